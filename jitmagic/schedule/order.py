@@ -14,7 +14,7 @@ from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
 from .dependencies import loads_of, reads_of
 from .fuse import Fusion
 from .groups import Group, Groups
-from .tile import final_nest, without_roundings
+from .tile import final_nest, without_one_hot_sums, without_roundings
 
 __all__ = ["drop_dead_stores", "operations_in", "ordered_program"]
 
@@ -33,7 +33,8 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
         step = group.step
         if isinstance(step, Nest):
             name = _unique(_name(group), names, taken)
-            stores = group.stores if exact else without_roundings(group.stores)
+            stores = without_one_hot_sums(group.stores)
+            stores = stores if exact else without_roundings(stores)
             step = final_nest(name, group.outer, stores, group.origins, program.buffers)
         steps.append(step)
     used = {name for step in steps for name in _mentioned(step)}

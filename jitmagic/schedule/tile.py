@@ -26,11 +26,24 @@ from ..loops.expr import (
     substitute,
 )
 from ..loops.free_axes import value_axes
-from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, binders, walk
+from ..loops.ir import (
+    Buffer,
+    Cast,
+    Compute,
+    Constant,
+    IndexValue,
+    Nest,
+    Reduction,
+    Store,
+    Value,
+    binders,
+    walk,
+)
+from ..loops.values import FLOATS, compute, number, where
 from ..symbols.size import Dimension, hint_of, is_same
 from .substitution import Rebuilder, free_axes
 
-__all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
+__all__ = ["drop_unit_axes", "final_nest", "without_one_hot_sums", "without_roundings"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -80,6 +93,36 @@ def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:
 
     rebuild = Rebuilder(on_cast=unrounded)
     return tuple(rebuild.store(store) for store in stores)
+
+
+def without_one_hot_sums(stores: Sequence[Store]) -> tuple[Store, ...]:
+    """Replace sums of one-hot rows by their one term: the gradient of a cross-entropy sums
+    `where(j == target, g, 0)` over all classes j.
+    """
+    rebuild = Rebuilder(on_reduction=_one_term)
+    return tuple(rebuild.store(store) for store in stores)
+
+
+def _one_term(node: Reduction) -> Value:
+    match node:
+        case Reduction("sum", (axis,), Compute("where", (condition, chosen, Constant(value=0)))):
+            index = _equal_to(axis, condition)
+            if index is None or axis in free_axes(chosen) or node.dtype not in FLOATS:
+                return node
+            size = number(axis.extent, index.dtype)
+            inside = compute("logical_and", compute("ge", index, 0), compute("lt", index, size))
+            return where(inside, compute("add", chosen, 0.0), 0.0)  # a sum with zeros is never -0.0
+    return node
+
+
+def _equal_to(axis: Axis, condition: Value) -> Value | None:
+    """Return the value that a condition compares the axis's position with, the same for all."""
+    match condition:
+        case Compute("eq", (IndexValue(AxisVar(one)), index)) if one is axis:
+            return None if axis in free_axes(index) else index
+        case Compute("eq", (index, IndexValue(AxisVar(one)))) if one is axis:
+            return None if axis in free_axes(index) else index
+    return None
 
 
 def final_nest(

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import jitmagic
 from jitmagic.autograd import partition as costs
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.mincut import FlowNetwork
@@ -252,3 +253,61 @@ def test_thirty_steps_give_eagers_losses(kind):
     torch.manual_seed(2)
     compiled = curve(ours, lambda model, pair: call(*pair, *state)[0], batches, optimizer)
     torch.testing.assert_close(compiled, eager, rtol=2e-4, atol=2e-4)
+
+
+def narrow(*shape):
+    return torch.randn(shape).to(torch.bfloat16).requires_grad_()
+
+
+def log_probability(x, index):
+    return F.cross_entropy(x.float(), index)
+
+
+def test_logits_are_saved_in_their_own_dtype():
+    x, index = narrow(16, 500), torch.randint(0, 500, (16,))
+    parts = parts_of(log_probability, x, index)
+    assert targets(parts.forward).count(aten.clone.default) == 1
+    assert saved_bytes(parts) < 16 * 500 * 2 + 16 * 20, "two bytes an element, and rows"
+
+
+def test_no_copy_is_made_of_an_input_that_eager_saves_or_that_is_wide():
+    for program, args in (
+        (lambda x: (x.float() * x.float()).sum(), (t(8, 8),)),
+        (lambda x: (x * x.float()).sum(), (narrow(8, 8),)),
+        (lambda x: x.float().sum(), (narrow(8, 8),)),
+    ):
+        parts = parts_of(program, *args)
+        assert aten.clone.default not in targets(parts.forward)
+
+
+def test_a_caller_may_write_to_logits_before_backward():
+    x, index = narrow(16, 500), torch.randint(0, 500, (16,))
+    ours, theirs = (x.detach().clone().requires_grad_() for _ in range(2))
+    run = jitmagic.jit(log_probability, options={"keep": "compiled", "on_error": "raise"})
+    for fn, leaf in ((run, ours), (log_probability, theirs)):
+        loss = fn(leaf, index)
+        with torch.no_grad():
+            leaf.zero_()
+        loss.backward()
+    exact = x.detach().double().requires_grad_()
+    F.cross_entropy(exact, index).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=1e-2, atol=1e-5)
+
+
+ONE_HOT = [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan")]
+
+
+@pytest.mark.parametrize("tier", ["cpp", "numba"])
+@pytest.mark.parametrize("target", [0, 6, -1, 7, 100])
+def test_a_sum_of_a_one_hot_row_is_its_term(target, tier):
+    def sums(g, index):
+        classes = torch.arange(7)
+        return torch.where(classes == index[:, None], g[:, None], 0.0).sum(1)
+
+    g, index = torch.tensor(ONE_HOT), torch.full((len(ONE_HOT),), target)
+    options = {"keep": "compiled", "cpu_tier": tier, "on_error": "raise"}
+    ours, theirs = jitmagic.jit(sums, options=options)(g, index), sums(g, index)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    known = ~theirs.isnan()
+    assert torch.equal(ours.signbit()[known], theirs.signbit()[known])
