@@ -118,7 +118,7 @@ def test_products_are_kernels_whose_sizes_are_arguments(name):
 def test_layers_are_a_chain(name):
     text, _ = _text_and_predicates(name, (64, 50))
     assert CALL.findall(text) == ["jm::chain_rows("]
-    assert "jm::chain_rows(s0, " in text
+    assert "jm::chain_rows(\n        s0," in text
 
 
 def test_the_limit_of_small_products_divides_the_sizes():
