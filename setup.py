@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from runpy import run_path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -68,15 +68,25 @@ UNITS = {
 }
 
 
+# The block interpreter's operations are compiled once per instruction set, with the flags of
+# generated kernels, whose values they have to give. Each set has a namespace `jm` of its own: the
+# linker would otherwise keep one copy of an inline function for all sets.
+OPERATIONS = ("casts", "memory", "pointwise_floats", "pointwise_numbers", "reductions", "table")
+OPERATION_FLAGS = ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+
+
 class Unit(NamedTuple):
-    """One run of the compiler: a C file, or C++ files of an extension that share headers."""
+    """One run of the compiler: a C file, or C++ files of an extension that share headers. `flags`
+    are in addition to those of its language; with them, the first file alone is compiled.
+    """
 
     name: str
     files: list[Path]
+    flags: tuple[str, ...] = ()
 
     def source(self, folder: Path) -> Path:
         """Return the file to compile; `folder` gets one that includes the unit's files."""
-        if self.files[0].suffix == ".c":
+        if self.files[0].suffix == ".c" or self.flags:
             return self.files[0]
         text = "".join(f'#include "{file.name}"\n' for file in self.files)
         path = folder / f"{self.name}_unit.cpp"
@@ -91,9 +101,12 @@ def paths(names: list[str]) -> list[Path]:
 
 
 def units(files: list[Path]) -> list[Unit]:
-    """Return the units of an extension; each C file is one. Python.h has to be included before all
-    other headers, so the files without it, which are in the executor's folder, come last.
+    """Return the units of an extension; each C file is one, and so is each of the interpreter's.
+    Python.h has to be included before all other headers, so the files without it, which are in the
+    executor's folder, come last.
     """
+    interpreted = [file for file in files if file.parent.name == "interpreter"]
+    files = [file for file in files if file not in interpreted]
     files = sorted(files, key=lambda file: file.parent.name == "executor")
     folder = files[0].parent.name
     groups: dict[str, list[Path]] = {name: [] for name in UNITS[folder]}
@@ -101,7 +114,41 @@ def units(files: list[Path]) -> list[Unit]:
         named = UNITS[folder].items()
         fitting = [n for n, globs in named if any(fnmatch(file.stem, glob) for glob in globs)]
         groups.setdefault(file.stem if file.suffix == ".c" else fitting[0], []).append(file)
-    return [Unit(f"{folder}/{name}", group) for name, group in groups.items() if group]
+    made = [Unit(f"{folder}/{name}", group) for name, group in groups.items() if group]
+    return [*made, *(unit for file in interpreted for unit in interpreter_units(file))]
+
+
+def interpreter_units(file: Path) -> list[Unit]:
+    """Return the units of a file of the block interpreter: one per instruction set if it defines
+    operations.
+    """
+    folder = ROOT / "jitmagic" / "include"
+    headers = f"-I{folder}"
+    files = [file, *(folder / "jitmagic").glob("*.h")]
+    if file.stem not in OPERATIONS:
+        return [Unit(f"interpreter/{file.stem}", files, (headers,))]
+    return [
+        Unit(
+            f"interpreter/{file.stem}_{row.isa}",
+            files,
+            (
+                headers,
+                *OPERATION_FLAGS,
+                *row.flags,
+                f"-Djm=jm_{row.isa}",
+                f"-DJITMAGIC_ISA={row.isa}",
+            ),
+        )
+        for row in processors()
+    ]
+
+
+@cache
+def processors() -> list[Any]:
+    """Return the processors that operations are compiled for."""
+    with without_extensions():
+        found: list[Any] = import_module("jitmagic.runtime.linking").processors_here()
+    return found
 
 
 def extension(name: str, *folders: str) -> Extension:
@@ -257,6 +304,7 @@ class BuildUnits(build_ext):
             if _is_stale(obj, [source, *unit.files], newest):
                 obj.parent.mkdir(parents=True, exist_ok=True)
                 flags = C_FLAGS if source.suffix == ".c" else CXX_FLAGS
+                flags = [*flags, *unit.flags]
                 self._compile_one(str(obj), str(source), None, cc_args, flags, pp_opts)
                 took = f"compiled in {time.monotonic() - start:.0f} s"
             else:
@@ -277,7 +325,7 @@ setup(
     license="MIT",
     ext_modules=[
         extension("_frame", "frame"),
-        extension("_runtime", "runtime", "executor"),
+        extension("_runtime", "runtime", "executor", "interpreter"),
         extension("_lazy", "lazy"),
     ],
     cmdclass={"build_ext": BuildUnits},

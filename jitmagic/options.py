@@ -51,7 +51,7 @@ ON_ERROR = ("eager", "raise")
 NOTICES = ("auto", "always", "never")
 KEEP = ("faster", "compiled")
 PICKLES = ("plain", "artifact")
-CPU_TIERS = ("auto", "cpp", "numba", "aten")
+CPU_TIERS = ("auto", "cpp", "blocks", "numba", "aten")
 
 
 Bounds = tuple[int, tuple[int, int]]  # a dimension, its lowest and its highest size

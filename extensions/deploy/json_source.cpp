@@ -171,7 +171,7 @@ c10::Device JsonSource::device(Value value) const { return c10::Device(value->at
 
 Kernel JsonSource::kernel(Value name) const {
   const std::string& library = kernels_.at(name->string()).string();
-  return reinterpret_cast<Kernel>(files_.symbol(library, name->string()));
+  return {reinterpret_cast<int (*)(void* const*)>(files_.symbol(library, name->string()))};
 }
 
 uint64_t JsonSource::cuda_function(Value) const { malformed("CUDA kernels are not supported"); }

@@ -125,18 +125,20 @@ void run_call(const Call& call, Frame& frame) {
 }
 
 void run_launch(const Step& step, Frame& frame) {
-  c10::SmallVector<void*, 24> pointers(step.args.size());  // on the stack for most kernels
+  c10::SmallVector<void*, 24> given(step.args.size() + 1);  // on the stack for most kernels
+  given[0] = step.kernel.context;
+  void** const pointers = given.data() + 1;
   for (size_t i = 0; i < step.args.size(); ++i) pointers[i] = frame.slots[step.args[i]].pointer;
   if (step.kind == Kind::LaunchCuda) {
     c10::SmallVector<void*, 24> arguments;
-    for (void*& pointer : pointers) arguments.push_back(&pointer);
-    for (int i : step.by_value) arguments[size_t(i)] = pointers[size_t(i)];
+    for (size_t i = 0; i < step.args.size(); ++i) arguments.push_back(&pointers[i]);
+    for (int i : step.by_value) arguments[size_t(i)] = pointers[i];
     launch_cuda(step.cuda, arguments, step.layout.device.index());
     return;
   }
   // Kernels continue after a bad index and report it at the end, which keeps branches out of their loops. Eager then
   // names the index.
-  TORCH_CHECK_INDEX(step.kernel(pointers.data()) == 0, "index out of range in a compiled kernel");
+  TORCH_CHECK_INDEX(step.kernel.function(pointers) == 0, "index out of range in a compiled kernel");
 }
 
 // Not inlined: its guards and strings would take registers from the unprofiled loop.

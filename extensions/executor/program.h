@@ -12,7 +12,11 @@
 
 namespace jitmagic {
 
-using Kernel = int (*)(void* const*);
+// A kernel takes the addresses of its arguments. args[-1] is its context, for a function that runs many kernels.
+struct Kernel {
+  int (*function)(void* const*) = nullptr;
+  void* context = nullptr;
+};
 
 enum class Kind : uint8_t { Alloc, Reuse, Pool, Launch, LaunchCuda, Call, View, Address, Free };
 
@@ -62,7 +66,7 @@ struct Step {
   int64_t offset = 0;  // Pool, Address: bytes; View: elements from the base's first element
   bool as_tensor = false;  // Pool: an ATen call or view needs a tensor, not only a pointer
   TensorLayout layout;
-  Kernel kernel = nullptr;
+  Kernel kernel;
   std::vector<int> args;
   int number = 0;  // Launch, LaunchCuda: index among the program's launches
   CudaLaunch cuda;

@@ -29,6 +29,7 @@ PyMODINIT_FUNC PyInit__runtime() {
                      jitmagic::register_sized(module) &&
                      jitmagic::register_torch_call(module) && jitmagic::register_profiled() &&
                      jitmagic::register_plan_template(module) && jitmagic::register_autograd_template(module) &&
+                     jitmagic::register_blocks(module) &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
   if (!ready) {
     Py_DECREF(module);

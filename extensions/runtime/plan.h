@@ -28,7 +28,7 @@ struct PythonSource {
   bool is_none(PyObject* object) const { return object == Py_None; }
   bool is_tuple(PyObject* object) const { return PyTuple_Check(object); }
   at::Tensor tensor(PyObject* object) const;
-  Kernel kernel(PyObject* address) const;
+  Kernel kernel(PyObject* described) const;  // an address, or (address, address of its context)
   uint64_t cuda_function(PyObject* address) const;
   std::shared_ptr<NativeLaunch> native_launch(PyObject* tuple) const;  // user_kernels.cpp
   std::shared_ptr<const SizeFunction> size_function(PyObject* function) const;

@@ -84,9 +84,12 @@ at::Tensor PythonSource::tensor(PyObject* object) const {
   return THPVariable_Unpack(object);
 }
 
-Kernel PythonSource::kernel(PyObject* address) const {
-  const auto kernel = reinterpret_cast<Kernel>(PyLong_AsVoidPtr(address));
-  check(kernel != nullptr, "malformed program: null kernel");
+Kernel PythonSource::kernel(PyObject* described) const {
+  const bool has_context = PyTuple_Check(described);
+  PyObject* address = has_context ? item(described, 0) : described;
+  Kernel kernel{reinterpret_cast<int (*)(void* const*)>(PyLong_AsVoidPtr(address))};
+  if (has_context) kernel.context = PyLong_AsVoidPtr(item(described, 1));
+  check(kernel.function != nullptr, "malformed program: null kernel");
   return kernel;
 }
 

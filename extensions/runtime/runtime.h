@@ -49,5 +49,6 @@ bool register_sized(PyObject* module);
 bool register_sizes(PyObject* module);  // before those of templates: it defines their base type
 bool register_plan_template(PyObject* module);
 bool register_autograd_template(PyObject* module);
+bool register_blocks(PyObject* module);  // interpreter/python_type.cpp
 
 }  // namespace jitmagic

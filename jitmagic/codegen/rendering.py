@@ -75,6 +75,7 @@ class Renderer(Protocol):
 
 RENDERERS: Mapping[str, tuple[str, str]] = {
     "cpp": ("cpp.renderer", "CppRenderer"),
+    "blocks": ("blocks.renderer", "BlockRenderer"),
     "numba": ("numba.renderer", "NumbaRenderer"),
     "triton": ("triton.renderer", "TritonRenderer"),
 }

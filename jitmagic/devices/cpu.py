@@ -1,6 +1,7 @@
 """Describes the CPU: its vector registers, and the compilers of the tiers that it has.
 
-C++ is the first choice, then numba, then ATen. numba is looked up without importing it.
+C++ is the first choice, then the block interpreter, which needs no compiler, then numba and ATen.
+numba is looked up without importing it.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def _has(module: str) -> bool:
 
 
 _NO_NUMBA = "numba is not installed (python -m pip install numba)"
+_INTERPRETED = ("avx2", "avx512", "neon")  # instructions of the block interpreter
 
 
 def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
@@ -87,6 +89,8 @@ def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
         return options.cpu_tier, f"options.cpu_tier={options.cpu_tier!r}"
     if cxx:
         return "cpp", f"C++ compiler {cxx}"
+    if _cpu_isa()[0] in _INTERPRETED:
+        return "blocks", f"{without}; the block interpreter needs none"
     if _has("numba"):
         return "numba", f"{without}; numba is installed"
     return "aten", f"{without}, and {_NO_NUMBA}"
@@ -115,13 +119,17 @@ def _target_elsewhere(
 
 def _weaker(failed: Target, options: TargetOptions) -> Target:
     """Return the tier after `failed`. If a C++ compiler is broken (`distrust_compiler`), another
-    one is tried before numba, whose code is for this machine alone.
+    one is tried before those tiers whose code is for this machine alone.
     """
-    if failed.tier != "cpp" or failed.processor:
+    if failed.tier not in ("cpp", "blocks") or failed.processor:
         return replace(failed, tier="aten", why=f"{failed.tier} failed")
-    other, _ = _find_cxx(options.cxx)
-    if other and other != failed.cxx:
-        return replace(failed, cxx=other, why=f"C++ compiler {other}")
+    if failed.tier == "cpp":
+        other, _ = _find_cxx(options.cxx)
+        if other and other != failed.cxx:
+            return replace(failed, cxx=other, why=f"C++ compiler {other}")
+        if failed.isa in _INTERPRETED:
+            why = "the block interpreter needs no compiler"
+            return replace(failed, tier="blocks", why=why)
     if _has("numba"):
         return replace(failed, tier="numba", why="numba is installed")
     return replace(failed, tier="aten", why=_NO_NUMBA)

@@ -28,7 +28,7 @@ __all__ = [
     "register_renderer",
 ]
 
-OWN = ("auto", "aten", "cpp", "numba", "triton")
+OWN = ("auto", "aten", "blocks", "cpp", "numba", "triton")
 
 
 class KernelTexts(Protocol):

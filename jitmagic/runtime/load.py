@@ -20,6 +20,7 @@ from ..construction import made_by
 from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
+from ..extension import runtime_module
 from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..symbols.symbolic_numbers import Symbol
@@ -186,6 +187,8 @@ def _host_kernels(
         if images is not None:
             return _kernels_of_images(source, images)
         return _cpp_kernels(source, target, options, report)
+    if source.language == "blocks":
+        return _block_kernels(source, target)
     if source.language == "numba":
         return _numba_kernels(source, report)
     return _registered_kernels(source, target, report)
@@ -216,6 +219,20 @@ def _kernels_of_images(source: KernelSource, images: Images) -> _Kernels:
         image, folder = images[unit.text], Path(tempfile.gettempdir())
         library = Library(image, content_key(image), unit.symbols, True, folder)
         entries |= {name: CpuEntry(library.address(name), library) for name in unit.symbols}
+    return _Kernels(entries, cached=True)
+
+
+def _block_kernels(source: KernelSource, target: Target) -> _Kernels:
+    """Return programs of the block interpreter as kernels."""
+    try:
+        programs = runtime_module().BlockKernels(source.text, target.isa)
+    except ValueError as error:
+        names = ", ".join(source.symbols)
+        raise ToolchainError("the block interpreter", names, str(error)) from error
+    entries: dict[str, KernelEntry] = {
+        name: CpuEntry(address, programs, context)
+        for name, (address, context) in programs.entries().items()
+    }
     return _Kernels(entries, cached=True)
 
 

@@ -76,6 +76,7 @@ class CpuEntry:
 
     address: int
     owner: object
+    context: int = 0  # the address of what args[-1] has to point to
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +429,8 @@ def _lower_launch(
     step: Launch, entry: KernelEntry | SavedEntry, device: torch.device
 ) -> tuple[object, ...]:
     if isinstance(entry, CpuEntry):
-        return ("launch", entry.address, step.args)
+        kernel = (entry.address, entry.context) if entry.context else entry.address
+        return ("launch", kernel, step.args)
     if isinstance(entry, SavedEntry):
         return ("launch", entry.name, step.args)
     grid = entry.grid

@@ -1,0 +1,7 @@
+"""Renders kernels as programs of the block interpreter (extensions/interpreter), which needs no
+compiler.
+
+    block_loops   a pass: chooses the axis along which each loop nest advances by blocks
+    assembly      instructions on virtual registers, and the assignment of registers
+    renderer      kernels of the kernel language as instructions
+"""
