@@ -71,7 +71,9 @@ UNITS = {
 # The block interpreter's operations are compiled once per instruction set, with the flags of
 # generated kernels, whose values they have to give. Each set has a namespace `jm` of its own: the
 # linker would otherwise keep one copy of an inline function for all sets.
-OPERATIONS = ("casts", "memory", "pointwise_floats", "pointwise_numbers", "reductions", "table")
+OPERATIONS = (
+    *("casts", "memory", "pairs", "pointwise_floats", "pointwise_numbers", "reductions", "table"),
+)
 OPERATION_FLAGS = ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 
 

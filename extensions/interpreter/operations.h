@@ -76,7 +76,7 @@ struct Rows {
 
 struct Operations {
   const char* isa;
-  Rows<Pointwise> pointwise[4];
+  Rows<Pointwise> pointwise[5];
   Rows<Access> accesses;  // a row per Type, in another order
   Rows<Reduction> reductions;
   Indexes iota, quotients, remainders;

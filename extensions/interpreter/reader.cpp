@@ -301,6 +301,7 @@ class Reader {
   void view(Type type, Line& line, Instruction& made, bool written) {
     made.kind = Kind::View;
     made.bytes = bytes_of(type);
+    made.written = written;
     made.operands[0] = register_in(line);
     require(classes_[size_t(made.operands[0])] == kView, "a view needs a register of views");
     made.operands[1] = argument(line, type, written);

@@ -15,6 +15,31 @@ constexpr double kGrain = 30'000;         // least work of one thread
 constexpr double kDispatch = 30;          // of an instruction, in additions of one element: 4 to 6 ns
 constexpr int64_t kMostParts = 64;        // of a loop that accumulates
 
+// Fetches the next block of each view from memory while this one is computed, a few lines before each operation: as many as
+// a processor waits for at once.
+class Ahead {
+ public:
+  void add(const char* begin, int64_t bytes) {
+    next_[count_ % kMost] = {begin + bytes, begin + 2 * bytes};
+    ++count_;
+  }
+  void fetch() {
+    int left = kLines;
+    for (Range& range : next_) {
+      for (; range.at < range.end && left; range.at += 64, --left) __builtin_prefetch(range.at);
+    }
+  }
+
+ private:
+  static constexpr unsigned kMost = 4;
+  static constexpr int kLines = 16;
+  struct Range {
+    const char *at = nullptr, *end = nullptr;
+  };
+  Range next_[kMost];
+  unsigned count_ = 0;
+};
+
 // The registers of one thread.
 class State {
  public:
@@ -46,6 +71,7 @@ class State {
   void* const* args;
   int* bad;
   int64_t n;              // elements of the current block
+  Ahead ahead;
   bool is_alone = true;  // no other thread runs this program
 
  private:
@@ -63,12 +89,15 @@ struct Extents {
   int64_t rounds = 1;  // of the loop
 };
 
+// Most rows are one block, and a division takes as long as an instruction.
+int64_t blocks_in(int64_t extent, int64_t lanes) { return extent > lanes ? (extent + lanes - 1) / lanes : extent > 0; }
+
 Extents extents_of(State& state, const Instruction& loop) {
   Extents made;
   made.count = int(loop.terms.size()) / 2;
   for (int i = 0; i < made.count; ++i) {
     int64_t extent = std::max<int64_t>(state.whole(loop.terms[size_t(2 * i + 1)]), 0);
-    if (loop.blocked && i + 1 == made.count) extent = (extent + state.program.lanes - 1) / state.program.lanes;
+    if (loop.blocked && i + 1 == made.count) extent = blocks_in(extent, state.program.lanes);
     made.of[i] = extent;
     made.rounds *= extent;
   }
@@ -80,8 +109,8 @@ void run_rounds(State& state, const Instruction& loop, int body, const Extents& 
   const int last = extents.count - 1;
   int64_t point[16], rest = begin;
   for (int i = last; i >= 0; --i) {
-    point[i] = rest % extents.of[i];
-    rest /= extents.of[i];
+    point[i] = rest ? rest % extents.of[i] : 0;
+    rest = rest ? rest / extents.of[i] : 0;
   }
   for (int64_t round = begin; round < end; ++round) {
     for (int i = 0; i <= last; ++i) state.whole(loop.terms[size_t(2 * i)]) = point[i];
@@ -206,6 +235,13 @@ void run_total(State& state, const Instruction& made, int64_t n) {
   made.reduction->reduce(state.at(o[0]), extra, state.at(o[2]), position, o[4] < 0 ? 0 : state.whole(o[4]), n);
 }
 
+void run_view(State& state, const Instruction& made) {
+  const int* o = made.operands;
+  char* begin = static_cast<char*>(state.argument(o[1])) + state.whole(o[2]) * made.bytes;
+  state.at(o[0]) = begin;
+  state.ahead.add(begin, state.n * made.bytes);
+}
+
 int64_t sum_of(State& state, const Instruction& made) {
   uint64_t sum = made.number;  // unsigned: malformed programs may overflow
   for (size_t i = 0; i < made.terms.size(); i += 2) {
@@ -222,6 +258,7 @@ void run(State& state, int begin, int end) {
     const int64_t n = made.is_block ? state.n : 1;
     switch (made.kind) {
       case Kind::Point: {
+        if (made.is_block) state.ahead.fetch();
         const void* a = state.at(o[1]);
         const void* b = o[2] < 0 ? nullptr : state.at(o[2]);
         made.point->run(state.at(o[0]), a, b, o[3] < 0 ? nullptr : state.at(o[3]), n);
@@ -232,7 +269,7 @@ void run(State& state, int begin, int end) {
         at = made.end - 1;
         break;
       case Kind::View:
-        state.at(o[0]) = static_cast<char*>(state.argument(o[1])) + state.whole(o[2]) * made.bytes;
+        run_view(state, made);
         break;
       case Kind::Sum:
         state.whole(o[0]) = sum_of(state, made);

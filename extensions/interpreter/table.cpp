@@ -3,7 +3,7 @@
 
 namespace jitmagic::blocks::JITMAGIC_ISA {
 
-extern const Rows<Pointwise> floats, numbers, integers, casts;
+extern const Rows<Pointwise> floats, numbers, integers, casts, pairs;
 extern const Rows<Access> accesses;
 extern const Rows<Reduction> reductions;
 void iota(int64_t* out, int64_t base, int64_t step, int64_t divisor, int64_t n);
@@ -15,7 +15,7 @@ void checked(int64_t* out, const int64_t* index, int64_t extent, const void* mas
 #define JITMAGIC_NAME(isa) JITMAGIC_NAME_(isa)
 
 const Operations& operations() {
-  static const Operations made{JITMAGIC_NAME(JITMAGIC_ISA), {floats, numbers, integers, casts}, accesses, reductions,
+  static const Operations made{JITMAGIC_NAME(JITMAGIC_ISA), {floats, numbers, integers, casts, pairs}, accesses, reductions,
                                iota, quotients, remainders, checked};
   return made;
 }
