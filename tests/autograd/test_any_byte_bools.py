@@ -66,6 +66,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 TIERS = {
     "aot_eager": {"backend": "aot_eager"},
     "cpp": {},
+    "blocks": {"options": {"cpu_tier": "blocks"}},
     "numba": {"options": {"cpu_tier": "numba"}},
 }
 

@@ -121,7 +121,7 @@ def test_sums_of_whole_tensors_err_less_than_eager_whatever_the_size():
     assert made < 0.8 * eager
 
 
-@pytest.mark.parametrize("tier", ["cpp", "numba"])
+@pytest.mark.parametrize("tier", ["cpp", "blocks", "numba"])
 def test_erfc_errs_by_less_than_eager(tier):
     x = torch.linspace(-4, 9.5, 20_001)
     exact = torch.erfc(x.double())

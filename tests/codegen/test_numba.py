@@ -20,7 +20,6 @@ from jitmagic.runtime.numba_kernels import build_functions
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.schedule import schedule
 from tests.loops.recording import clone, record
-from tests.processes import run_forked
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 from .accuracy import compare
@@ -195,48 +194,3 @@ def test_16_bit_floats_are_rounded_as_eager_rounds_them(dtype):
     got = compiled(lower(graph, "test"))(given, wide)
     for a, b in zip(got, expected):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-
-
-SCRIPT = """
-import warnings
-import torch, jitmagic
-from torch import nn
-
-warnings.filterwarnings("error", ".*(failed|could not be compiled)")
-
-def chain(x, y):
-    return torch.softmax(x * y + 1, -1).sum(0), x.argmax(-1)
-
-x, y = torch.randn(8, 9), torch.randn(8, 9)
-fast = jitmagic.jit(chain)
-for a, b in zip(fast(x, y), chain(x, y)):
-    torch.testing.assert_close(a, b)
-[record] = jitmagic.api.handle_of(fast).journal
-print(record.result("forward: render")[1].language)
-
-def step(model, x, y, optimizer):
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-def trained(compile):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
-    x, y = torch.randn(12, 16), torch.randint(0, 5, (12,))
-    called = jitmagic.jit(model) if compile else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = [step(called, x, y, optimizer) for _ in range(4)]
-    return [*losses, *model.parameters()]
-
-for a, b in zip(trained(True), trained(False)):
-    torch.testing.assert_close(a, b)
-print("agree")
-"""
-
-
-def test_without_a_compiler_functions_and_training_run_on_numba():
-    done = run_forked(SCRIPT, JITMAGIC_CXX="")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["numba", "agree"]

@@ -1,6 +1,6 @@
 """The ways in which a fuzz program can be compiled: one wrapper per tier.
 
-    cpp numba aten unfused fast   options of jit alone
+    cpp blocks numba aten unfused fast   options of jit alone
     sizes                         sizes are symbols from the first call on (dynamic=True)
     frames                        graphs run as torch functions: the tracer by itself
     sized frames                  both of these
@@ -36,6 +36,7 @@ __all__ = ["GENERATED", "TIERS", "compiled_by"]
 GENERATED = "cpp"  # what a user gets, hence what is fuzzed unless another tier is named
 OPTIONS: dict[str, dict[str, Any]] = {
     "cpp": {},
+    "blocks": {"cpu_tier": "blocks"},
     "numba": {"cpu_tier": "numba"},
     "aten": {"cpu_tier": "aten"},
     "unfused": {"fuse": False},

@@ -70,6 +70,7 @@ REFUSED |= {
 }
 BACKENDS: dict[str, dict[str, Any]] = {
     "native": {},
+    "blocks": {"options": {"cpu_tier": "blocks"}},
     "numba": {"options": {"cpu_tier": "numba"}},
     "aot_eager": {"backend": "aot_eager"},
     "eager": {"backend": "eager"},

@@ -311,7 +311,7 @@ def compiler(place: Place, script: str, name: str = "cxx") -> str:
     return str(path)
 
 
-def _compilers(name: str, script: str, says: str, tier: str = "numba", **options: Any) -> None:
+def _compilers(name: str, script: str, says: str, tier: str = "blocks", **options: Any) -> None:
     def harm(place: Place) -> None:
         compiler(place, script)
         place.options.update(options)
@@ -336,7 +336,7 @@ _compilers("compiler_leaves_symbols_open", "echo 'int gone(); int other() { retu
 _LATE = r"(?s)chain runs as eager .* given up: it took longer than 1 seconds \(forward: load" + (
     ".*hint:.*compile_seconds"
 )
-# The compiler takes all the time that the user allows: none is left for numba.
+# The compiler takes all the time that the user allows: none is left for others.
 _compilers("compiler_hangs", "sleep 300 & wait", _LATE, "eager", compile_seconds=1.0)
 _compilers("compiler_ignores_signals", "trap '' TERM INT; while :; do sleep 1; done", _LATE,
            "eager", compile_seconds=1.0)  # fmt: skip
@@ -344,29 +344,29 @@ _compilers("compiler_warns", 'echo "warning: old" >&2; exec "$cxx" "$@"', "", "c
 _compilers("compiler_asks_a_question", 'read answer; exec "$cxx" "$@"', "", "cpp")
 
 
-@kind("numba", "no C\\+\\+ compiler was found")
+@kind("blocks", "no C\\+\\+ compiler was found")
 def no_compiler(place: Place) -> None:
     place.options["cxx"] = ""
 
 
-@kind("numba", "no C\\+\\+ compiler was found")
+@kind("blocks", "no C\\+\\+ compiler was found")
 def a_compiler_that_is_nowhere(place: Place) -> None:
     place.options["cxx"] = "/nonexistent/g++"
 
 
-@kind("numba", "no C\\+\\+ compiler was found")
+@kind("blocks", "no C\\+\\+ compiler was found")
 def a_compiler_that_cannot_be_executed(place: Place) -> None:
     os.chmod(compiler(place, "exit 0"), 0o644)
 
 
-@kind("numba", "No such file")
+@kind("blocks", "No such file")
 def a_compiler_that_was_removed(place: Place) -> None:
     path = compiler(place, "exit 0")
     cpu._find_cxx(path)
     os.unlink(path)
 
 
-@kind("numba", "Exec format error")
+@kind("blocks", "Exec format error")
 def a_compiler_of_another_machine(place: Place) -> None:
     Path(compiler(place, "exit 0")).write_bytes(b"\x7fELF\x02\x01\x01" + bytes(57))
 
@@ -398,13 +398,13 @@ def _without_numba(place: Place) -> None:
     place.patch.setitem(sys.modules, "numba", None)  # type: ignore[arg-type]
 
 
-@kind("aten", "pip install numba")
+@kind("blocks", "no C\\+\\+ compiler was found")
 def neither_compiler_nor_numba(place: Place) -> None:
     place.options["cxx"] = ""
     _without_numba(place)
 
 
-@kind("aten", "pip install numba")
+@kind("blocks", "exit code 3")
 def a_broken_compiler_and_no_numba(place: Place) -> None:
     compiler(place, "exit 3")
     _without_numba(place)
@@ -427,7 +427,7 @@ def numba_is_broken(place: Place) -> None:
 
     module = Broken("numba")
     module.__spec__ = ModuleSpec("numba", None)
-    place.options["cxx"] = ""
+    place.options["cpu_tier"] = "numba"
     _nothing_of_numba()
     place.patch.setitem(sys.modules, "numba", module)
 

@@ -169,6 +169,7 @@ RAISING = [
 ]  # fmt: skip
 BACKENDS: dict[str, dict[str, Any]] = {
     "native": {},
+    "blocks": {"options": {"cpu_tier": "blocks"}},
     "numba": {"options": {"cpu_tier": "numba"}},
     "aten": {"options": {"cpu_tier": "aten"}},
     "unfused": {"options": {"fuse": False}},

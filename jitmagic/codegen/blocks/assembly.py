@@ -8,12 +8,11 @@ last time before the other is defined, so that few of them have to stay in the f
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from ...lazy_dataclass import dataclass, field
 
-__all__ = ["BYTES", "Assembly", "Instruction", "Loop", "Register"]
+__all__ = ["BYTES", "MOST", "Assembly", "Instruction", "Loop", "Register"]
 
 BYTES = {
     **dict.fromkeys(("f64", "i64", "u64"), 8),
@@ -21,8 +20,6 @@ BYTES = {
     **dict.fromkeys(("f16", "bf16", "i16", "u16"), 2),
     **dict.fromkeys(("f8", "b8", "i8", "u8"), 1),
 }
-_FIRST = ("add", "sub", "mul")  # extensions/interpreter/pairs.cpp
-_SECOND = (("exp", "relu", "tanh", "sigmoid"), ("add", "sub", "rsub", "mul"))  # by other operands
 CACHE = 24 << 10  # of the first cache, 32 to 48 KiB; arguments take part of it too
 MOST, LEAST = 1024, 128  # lanes of a block
 LINE = 64  # lanes are a multiple, so that blocks of any type begin at cache lines
@@ -85,7 +82,6 @@ class Assembly:
     """Collects the instructions of one kernel; `open` are the scopes, the outermost first."""
 
     open: list[Loop] = field(default_factory=lambda: [Loop((), "")])
-    views: int = 0
     width: int = 0  # bytes of one lane of all registers
     classes: list[str] = field(default_factory=list)
     free: dict[int, list[int]] = field(default_factory=dict)
@@ -108,7 +104,6 @@ class Assembly:
 
     def text(self, name: str, arguments: list[str], sizes: int, most: int) -> str:
         """Return the text of the kernel. `most`: lanes beyond which threads would be idle."""
-        self.pair()
         self._assign(self.open[0])
         lanes = CACHE // max(self.width, 1)
         lanes = max(min(lanes, most, MOST), LEAST) // LINE * LINE
@@ -122,27 +117,6 @@ class Assembly:
             "end",
         ]
         return "\n".join([*lines, ""])
-
-    # -- pairs -------------------------------------------------------------------------------------
-
-    def pair(self, scope: Loop | None = None, uses: Counter[Register] | None = None) -> None:
-        """Replace two operations by one that has the name of both, where only the second reads what
-        the first makes.
-        """
-        scope = self.open[0] if scope is None else scope
-        if uses is None:
-            uses = Counter(scope.used())
-        made: dict[Register, Instruction] = {}
-        gone: set[Instruction] = set()
-        for item in scope.items:
-            if isinstance(item, Loop):
-                self.pair(item, uses)
-            elif item.out is not None and item.out.is_block:
-                if (first := _first_of(item, made, uses)) is not None:
-                    gone.add(first)
-                if item.op.partition(".")[0] in _FIRST:
-                    made[item.out] = item
-        scope.items = [item for item in scope.items if item not in gone]
 
     # -- registers ---------------------------------------------------------------------------------
 
@@ -178,28 +152,6 @@ class Assembly:
         for register in registers:
             if register.kind == "block":
                 self.free.setdefault(BYTES[register.type], []).append(register.number)
-
-
-def _first_of(
-    second: Instruction, made: dict[Register, Instruction], uses: Counter[Register]
-) -> Instruction | None:
-    """Let an instruction do the work of one of `made` before; return that one, if there is one."""
-    name, _, kind = second.op.partition(".")
-    operands = [part for part in second.operands if isinstance(part, Register)]
-    for at, operand in enumerate(operands):
-        first = made.get(operand)
-        if first is None or kind not in ("f32", "f64") or uses[operand] != operands.count(operand):
-            continue
-        rest = [part for part in operands if part is not operand]
-        joined = name if at == 0 or name != "sub" else "rsub"
-        if name == "mul" and not rest:
-            joined = "square"
-        elif joined not in _SECOND[len(rest)]:
-            continue
-        second.op = f"{first.op.partition('.')[0]}_{joined}.{kind}"
-        second.operands = (*first.operands, *rest)
-        return first
-    return None
 
 
 def _lines(items: list[Instruction | Loop], indent: str) -> Iterator[str]:

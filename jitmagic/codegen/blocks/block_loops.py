@@ -1,23 +1,24 @@
 """Chooses the loops that advance by blocks, and those whose rounds may run in parallel.
 
-In: the loop form of a kernel, its Structure, the target. Out: the loop form in which the loops of
-each pass contain one of kind "block": its last axis advances by a block, and values that depend on
-it are blocks. The axis is the one along which vector_lanes.py would vectorise; where that has none,
-the longest. Outer axes become one loop of kind "parallel", or "parallel block". So do the loops of
-a pass that nothing encloses: a parallel loop that accumulates adds the totals of its parts.
+In: the loop form of a kernel, its Structure. Out: the loop form in which the loops of each pass
+contain one of kind "block": its last axis advances by a block, and values that depend on it are
+blocks. The axis is the one along which most loads and stores touch neighbouring elements, as for
+the lanes of C++ kernels (vector_lanes.py), which assume more about dynamic sizes. Outer axes become
+one loop of kind "parallel", or "parallel block". So do the loops of a pass that nothing encloses: a
+parallel loop that accumulates adds the totals of its parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...devices import Target
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis
+from ...loops.ir import Load, Store, walk
 from ...symbols.size import hint_of
 from ..kernel import Atomic, For, Kernel, Statement, statements
 from ..loop_structure import Pass, Structure
-from ..vector_lanes import choose_lanes
+from ..vector_lanes import lane_step, likely_extent
 
 __all__ = ["with_blocks"]
 
@@ -25,12 +26,13 @@ __all__ = ["with_blocks"]
 # about 5 ns and 0.03 ns an element, a strided load 0.5 ns an element.
 SHORT = 32
 MANY = 64  # rows that are worth a block
+FEWEST = 4  # an axis below this extent is a block only if all are
 
 
-def with_blocks(kernel: Kernel, nest: Structure, target: Target) -> Kernel:
+def with_blocks(kernel: Kernel, nest: Structure) -> Kernel:
     """Return the kernel with a loop of blocks around the points of each pass."""
     adds = any(isinstance(each, Atomic) for each in statements(kernel.body))
-    outer, inner = _block_axes(nest, target, adds)
+    outer, inner = _block_axes(nest, adds)
     body = kernel.body
     for _ in nest.outer:
         body = _only_loop(body).body
@@ -51,25 +53,45 @@ def _only_loop(body: Sequence[Statement]) -> For:
     return loop
 
 
-def _block_axes(nest: Structure, target: Target, adds: bool) -> tuple[Axis | None, list[Axis]]:
+def _block_axes(nest: Structure, adds: bool) -> tuple[Axis | None, list[Axis]]:
     """Return the outer axis of blocks; where it is None, the axis of each pass that has axes."""
-    lanes = choose_lanes(nest, target)
-    looped = [(n, each.axes) for n, each in enumerate(nest.passes) if each.axes]
+    looped = [each for each in nest.passes if each.axes]
     if adds:
         last = nest.outer[-1] if nest.outer and not looped else None
-        return last, [axes[-1] for _, axes in looped]
-    if lanes.outer is not None:
-        return lanes.outer, []
-    longest = _longest(nest.outer) if nest.outer else None
-    inner = [lanes.passes[n][0] or _longest(axes) for n, axes in looped]
-    is_short = max((hint_of(axis.extent) for axis in inner), default=0) < SHORT
-    if longest is not None and is_short and (not inner or hint_of(longest.extent) >= MANY):
-        return longest, []
-    return None, inner
+        return last, [each.axes[-1] for each in looped]
+    inner = [_best(each.axes, (each,), nest) for each in looped]
+    if not nest.outer:
+        return None, [axis for axis, _ in inner]
+    outer, outer_score = _best(nest.outer, looped or nest.passes, nest)
+    score = sum(each for _, each in inner)
+    longest = max((likely_extent(axis) for axis, _ in inner), default=0)
+    is_short = longest < SHORT and hint_of(outer.extent) >= MANY
+    if inner and score > 0 and score >= outer_score and not is_short:
+        return None, [axis for axis, _ in inner]
+    return outer, []
 
 
-def _longest(axes: Sequence[Axis]) -> Axis:
-    return max(axes, key=lambda axis: hint_of(axis.extent))
+def _best(axes: Sequence[Axis], passes: Sequence[Pass], nest: Structure) -> tuple[Axis, int]:
+    """Return the axis along which most accesses touch neighbouring elements, and its score. Of
+    equal ones it is the longest, then the innermost.
+    """
+    accesses: list[Load | Store] = []
+    for each in passes:
+        accesses += [node for node in walk(each.roots) if isinstance(node, Load)]
+        accesses += each.stores
+
+    def rank(axis: Axis) -> tuple[bool, int, int]:
+        score = sum(_neighbours(access, axis, nest) for access in accesses)
+        return likely_extent(axis) >= FEWEST, score, likely_extent(axis)
+
+    chosen = max(reversed(axes), key=rank)
+    return chosen, rank(chosen)[1]
+
+
+def _neighbours(access: Load | Store, axis: Axis, nest: Structure) -> int:
+    step = lane_step(access.index[0], axis, nest)
+    weight = 2 if isinstance(access, Store) else 1
+    return 0 if step == 0 else 2 * weight if step == 1 else -weight
 
 
 def _blocked(

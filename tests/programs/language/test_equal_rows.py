@@ -83,7 +83,7 @@ def assert_rows_near(compiled: Program, program: Program, length: int, dtype: to
 
 AXES = {
     "name": PROGRAMS,
-    "tier": ["cpp", "numba"],
+    "tier": ["cpp", "blocks", "numba"],
     "dtype": [torch.float32, torch.float64, torch.bfloat16, torch.float16],
 }
 ROWS = covering(*AXES.values())

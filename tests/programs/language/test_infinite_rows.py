@@ -74,7 +74,7 @@ def assert_kinds(given: Tensor, **options: Any) -> None:
         assert kinds(gradient) == kinds(of_eager), name
 
 
-@pytest.mark.parametrize("tier", ["cpp", "numba", "aten"])
+@pytest.mark.parametrize("tier", ["cpp", "blocks", "numba", "aten"])
 def test_special_values_equal_eager(tier: str) -> None:
     sizes = ((2, torch.float32), (33, torch.bfloat16), (8, torch.float64))
     for length, dtype in sizes if tier == "cpp" else sizes[1:2]:

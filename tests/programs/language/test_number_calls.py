@@ -26,6 +26,7 @@ EDGES = (0.0, 1.0, -1.0, -0.0, math.nan, math.inf, -math.inf, 1e-30, 7e4, 1e300)
 TOGETHER = 11  # programs of a function
 X = torch.arange(32.0).reshape(4, 8) / 8 - 2
 TIERS: dict[str, dict[str, Any]] = {
+    "blocks": {"options": {"cpu_tier": "blocks"}},
     "numba": {"options": {"cpu_tier": "numba"}},
     "aten": {"options": {"cpu_tier": "aten"}},
     "plain graph": {"backend": "eager"},

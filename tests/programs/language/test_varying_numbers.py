@@ -34,6 +34,7 @@ KINDS = {
 }
 TIERS: dict[str, dict[str, Any]] = {
     "cpp": {},
+    "blocks": {"options": {"cpu_tier": "blocks"}},
     "numba": {"options": {"cpu_tier": "numba"}},
     "aten": {"options": {"cpu_tier": "aten"}},
 }

@@ -1,4 +1,4 @@
-"""The numba tier: one set of kernels for all sizes, as the C++ tier has."""
+"""The tiers without a C++ compiler have one set of kernels for all sizes, as the C++ tier has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED
-
-pytest.importorskip("numba")
 
 SIZES = (6, 8, 34, 4, 16, 18)
 W = torch.randn(16, 8)
@@ -33,11 +31,14 @@ def _total(made: Any) -> torch.Tensor:
     return sum(part.double().sum() for part in parts if part.is_floating_point())
 
 
+@pytest.mark.parametrize("tier", ["blocks", "numba"])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_set_of_kernels(name: str, grad: bool) -> None:
+def test_one_set_of_kernels(name: str, grad: bool, tier: str) -> None:
+    if tier == "numba":
+        pytest.importorskip("numba")
     program = PROGRAMS[name]
-    compiled = jitmagic.jit(program, dynamic=True, options={"cpu_tier": "numba"})
+    compiled = jitmagic.jit(program, dynamic=True, options={"cpu_tier": tier})
     for size in SIZES:
         x = torch.randn(size, 8, requires_grad=grad)
         made, wanted = compiled(x), program(x)
