@@ -13,6 +13,7 @@
     vector_lanes      the axis that vector lanes run along, and their number
     cpp/              C++ for vectors and threads
     triton/           Triton, for tiles of a GPU
+    blocks/           programs of the block interpreter, which needs no compiler
     attention/, products/   kernels of flex_attention; matrix products
     config            what tuning may override
 

@@ -29,6 +29,9 @@
 A For of kind "vector" computes `step` points at once: a value that varies along its axis is a
 vector, whose lanes after the last point are neither read, stored nor accumulated.
 
+A For of kind "block", for the block interpreter, computes a block of points of its last axis at
+once; rounds of one of kind "parallel" or "parallel block" may run on several threads.
+
 On a GPU a value that varies along the axes of an open TileBlock is a tile of its points. Points
 outside of the extent are neither read nor stored; Inside replaces their values where they would
 count, and Fold combines the points of a block.
@@ -94,7 +97,7 @@ class For(Statement):
 
     axes: tuple[Axis, ...]
     body: tuple[Statement, ...]
-    kind: str = "serial"  # or "vector"; "vector_counted": lanes are not compiled twice
+    kind: str = "serial"  # or "vector", "block"; "vector_counted": lanes are not compiled twice
     start: Expr = Integer(0)
     stop: Expr | None = None
     step: int | Expr = 1

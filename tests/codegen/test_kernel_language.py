@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
+from jitmagic.codegen.blocks.renderer import BlockRenderer
 from jitmagic.codegen.config import CppConfig, TritonConfig
 from jitmagic.codegen.cpp.renderer import CppRenderer
 from jitmagic.codegen.equal_kernels import distinct_kernels
@@ -63,6 +64,9 @@ FORMS = {
     ),
     "tiles_in_steps": lambda nest, buffers: verify_kernel(
         TritonRenderer().kernel(nest, buffers, TARGET, TritonConfig(step=16, rows=2))
+    ),
+    "blocks": lambda nest, buffers: verify_kernel(
+        BlockRenderer().kernel(nest, buffers, TARGET, None)
     ),
     "vectors_of_a_register": lambda nest, buffers: verify_kernel(
         CppRenderer().kernel(nest, buffers, TARGET, CppConfig("all", 1))

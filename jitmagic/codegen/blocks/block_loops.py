@@ -16,7 +16,8 @@ from ...lazy_dataclass import replace
 from ...loops.expr import Axis
 from ...loops.ir import Load, Store, walk
 from ...symbols.size import hint_of
-from ..kernel import Atomic, For, Kernel, Statement, statements
+from ..kernel import Atomic, For, Kernel, Statement
+from ..kernel_walk import statements
 from ..loop_structure import Pass, Structure
 from ..vector_lanes import lane_step, likely_extent
 

@@ -38,11 +38,10 @@ from ..kernel import (
     Total,
     Var,
     VarIndex,
-    statements,
-    values_of,
 )
+from ..kernel_walk import statements, values_of
 from ..linearize import linearize
-from ..loop_form import exact_total, loop_form
+from ..loop_form import loop_form
 from ..loop_structure import structure
 from ..plan import Config, KernelSource
 from .assembly import MOST, Instruction, Loop, Register
@@ -50,7 +49,7 @@ from .block_loops import with_blocks
 from .pairs import join_pairs
 from .values import ONE, TYPES, Values, bits_of, type_of
 
-__all__ = ["BlockRenderer", "block_kernel"]
+__all__ = ["BlockRenderer"]
 
 _COMPUTED = {"f16": "f32", "bf16": "f32", "b8": "u8"}  # the type in which others are reduced
 
@@ -76,18 +75,19 @@ class BlockRenderer:
         """Return the programs of all kernels, and the argument dtypes of each."""
         symbols, texts = {}, []
         for nest in nests:
-            assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
-            kernel = block_kernel(nest, buffers)
+            kernel = self.kernel(nest, buffers, target, None)
             texts.append(_Writer(kernel, target).text())
             dtypes = tuple(param.dtype for param in kernel.params)
             symbols[kernel.name] = (*dtypes, torch.int64) if kernel.sizes else dtypes
         return KernelSource(self.language, "\n".join(texts), symbols)
 
-
-def block_kernel(nest: Nest, buffers: Mapping[str, Buffer]) -> Kernel:
-    """Return the kernel of a nest with loops of blocks, ready to print."""
-    made = structure(nest, buffers)
-    return linearize(with_blocks(loop_form(made, buffers, exact_total), made))
+    def kernel(
+        self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    ) -> Kernel:
+        """Return the kernel of a nest with loops of blocks, ready to print."""
+        assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
+        made = structure(nest, buffers)
+        return linearize(with_blocks(loop_form(made, buffers), made))
 
 
 class _Writer(Values):
