@@ -43,6 +43,7 @@ from .frame.tag import (
 from .late import is_loaded, load, short_turns
 from .options import Options, disabled_by_environment, make_options
 from .records import Eager, Failed, PendingBuild, Postponed, Recording
+from .replacements import wait_for_replacements
 from .torch_types import AnyFunction, Kwargs
 
 __all__ = [
@@ -391,7 +392,7 @@ def wait(timeout: float | None = None) -> bool:
         handle.pay_back.is_wanted = handle.pay_back.is_costly
         if handle.building is not None and not handle.building.wait(left):
             return False
-    return True
+    return wait_for_replacements(None if ends is None else max(0.0, ends - time.monotonic()))
 
 
 def graph_break() -> None:

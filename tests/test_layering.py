@@ -26,7 +26,7 @@ PACKAGE = ROOT / "jitmagic"
 BASE = {
     "compat", "errors", "figures", "options", "platforms", "devices", "spec", "extension",
     "symbols", "budget", "torch_types", "extend", "operators", "construction", "lazy_dataclass",
-    "call_warnings",
+    "call_warnings", "replacements",
 }  # fmt: skip
 STAGES = BASE | {
     "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "spec": {"lazy_dataclass"},
     "torch_types": {"compat"},
     "construction": {"errors", "lazy_dataclass"},
+    "replacements": {"lazy_dataclass"},
     "call_warnings": {"lazy_dataclass"},
     "symbols": {"extension", "construction", "errors", "lazy_dataclass"},
     "platforms": set(),

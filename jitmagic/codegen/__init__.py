@@ -36,9 +36,13 @@ if TYPE_CHECKING:
         render,
         render_template,
         verify_kernels,
+        with_programs,
     )
 
-__all__ = ["RENDERERS", "Renderer", "choices", "render", "render_template", "verify_kernels"]
+__all__ = [
+    "RENDERERS", "Renderer", "choices", "render", "render_template", "verify_kernels",
+    "with_programs",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

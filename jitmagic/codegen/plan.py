@@ -249,7 +249,8 @@ class KernelSource:
     `symbols` maps a kernel's name to its argument buffers' dtypes in order. For triton: `grids`;
     `by_value`: positions of arguments that are CPU scalars or sizes, not pointers; `multiples`:
     positions of sizes that are specialised as multiples of 16. For cpp: `units`, the same kernels
-    as translation units that compile in parallel.
+    as translation units that compile in parallel; `meanwhile`, programs of the block interpreter
+    that compute the same, for calls until the compiler is done ("" if there are none).
     """
 
     language: str
@@ -259,6 +260,7 @@ class KernelSource:
     by_value: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     multiples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     units: tuple[Unit, ...] = ()
+    meanwhile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from ..devices import Target
-from ..errors import CompileFailed
+from ..errors import CannotRender, CompileFailed
 from ..extend.devices import RENDERERS as REGISTERED
 from ..extend.devices import RegisteredRenderer
 from ..late import load
 from ..loops.ir import Buffer, Extern, Nest
+from ..schedule.products import products_of
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
 from .attention.kernel import AttentionKernel, attention_kernel
@@ -38,6 +39,7 @@ __all__ = [
     "render",
     "render_template",
     "verify_kernels",
+    "with_programs",
 ]
 
 Configs = Mapping[str, Config]
@@ -178,6 +180,24 @@ def _source(
     return renderer_of(target.tier).render(
         distinct.nests, schedule.program.buffers, target, configs
     )
+
+
+def with_programs(schedule: Schedule, target: Target, source: KernelSource) -> KernelSource:
+    """Return the C++ kernels with programs of the block interpreter for calls until they are built.
+    There are none if the graph has a product or an attention, which take too long without the tiles
+    of the header files.
+    """
+    distinct, buffers = _distinct(schedule, target), schedule.program.buffers
+    for nest in distinct.nests:
+        if not isinstance(nest, Nest):
+            return source
+        if products_of(nest.outer, [store.value for store in nest.stores]):
+            return source
+    try:
+        programs = renderer_of("blocks").render(distinct.nests, buffers, target)
+    except CannotRender:
+        return source
+    return replace(source, meanwhile=programs.text)
 
 
 def verify_kernels(

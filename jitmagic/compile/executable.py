@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
-from ..codegen import render, verify_kernels
+from ..codegen import render, verify_kernels, with_programs
 from ..codegen.plan import KernelSource, Plan
 from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, PassFailed, warn
@@ -27,6 +27,7 @@ from ..loops.lower import device_of_kernels, lower
 from ..loops.verify import verify
 from ..options import Options
 from ..records import Recording
+from ..runtime.background_builds import is_interpreted_meanwhile
 from ..runtime.load import load
 from ..schedule import schedule, turned_outputs
 from ..torch_types import Executable
@@ -125,6 +126,8 @@ def render_graph(
         if options.verify:
             verify_kernels(scheduled, target, configs)
         plan, source = render(scheduled, target, configs)
+        if source is not None and is_interpreted_meanwhile(source, target, options):
+            source = with_programs(scheduled, target, source)
         titles = titles_of(scheduled.program, plan, gm, record.title)
         places = call_places(scheduled.program, plan, gm)
         plan = replace(plan, titles=titles, call_lines=places)

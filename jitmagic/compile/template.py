@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
-from ..codegen import render_template, verify_kernels
+from ..codegen import render_template, verify_kernels, with_programs
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..devices import Target
 from ..lazy_dataclass import dataclass, replace
@@ -25,6 +25,7 @@ from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
 from ..records import LazyPayload, Recording
+from ..runtime.background_builds import is_interpreted_meanwhile
 from ..runtime.load import Loaded, load_template
 from ..runtime.native import SizeTemplate
 from ..schedule import schedule
@@ -196,6 +197,8 @@ def render_sized(
         if options.verify:
             verify_kernels(fused, target)
         plans, source = render_template(fused, target, predicates.symbols)
+        if source is not None and is_interpreted_meanwhile(source, target, options):
+            source = with_programs(fused, target, source)
         stage.keep(LazyPayload(partial(_shown, plans, values, source)))
     titles = titles_of(fused.program, plans.sized, gm, record.title)
     places = call_places(fused.program, plans.sized, gm)
@@ -230,7 +233,8 @@ def compile_template(
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:
-            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, files=loaded.files))
+            files, meanwhile = loaded.files, loaded.meanwhile
+            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, (), files, meanwhile))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return Template(loaded.plan, predicates)

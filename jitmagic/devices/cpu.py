@@ -20,7 +20,7 @@ from .. import platforms
 from .device import AttentionFacts, Device, Target, TargetOptions, add
 from .processors import Processor, chosen_processor
 
-__all__ = ["CPU_ROW", "aten_vector_bytes", "distrust_compiler"]
+__all__ = ["CPU_ROW", "INTERPRETED", "aten_vector_bytes", "distrust_compiler"]
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +81,7 @@ def _has(module: str) -> bool:
 
 
 _NO_NUMBA = "numba is not installed (python -m pip install numba)"
-_INTERPRETED = ("avx2", "avx512", "neon")  # instructions of the block interpreter
+INTERPRETED = ("avx2", "avx512", "neon")  # instructions of the block interpreter
 
 
 def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def _tier(options: TargetOptions, cxx: str, without: str) -> tuple[str, str]:
         return options.cpu_tier, f"options.cpu_tier={options.cpu_tier!r}"
     if cxx:
         return "cpp", f"C++ compiler {cxx}"
-    if _cpu_isa()[0] in _INTERPRETED:
+    if _cpu_isa()[0] in INTERPRETED:
         return "blocks", f"{without}; the block interpreter needs none"
     if _has("numba"):
         return "numba", f"{without}; numba is installed"
@@ -127,7 +127,7 @@ def _weaker(failed: Target, options: TargetOptions) -> Target:
         other, _ = _find_cxx(options.cxx)
         if other and other != failed.cxx:
             return replace(failed, cxx=other, why=f"C++ compiler {other}")
-        if failed.isa in _INTERPRETED:
+        if failed.isa in INTERPRETED:
             why = "the block interpreter needs no compiler"
             return replace(failed, tier="blocks", why=why)
     if _has("numba"):

@@ -1,7 +1,9 @@
-"""Builds C++ kernels, and runs whole compiles, on a background thread while calls run in eager.
+"""Builds C++ kernels, and runs whole compiles, on a background thread while calls run in eager, or
+run the programs that a source has for that time.
 
 In: rendered sources. Out: a `BackgroundBuild`; when it is done, the disk cache has their libraries,
-and a later compile on the user's thread loads them. The background thread handles text alone and
+and a later compile on the user's thread loads them. Or a `Replacement`: when it is done, calls of
+the interpreted kernels run the compiled ones. The background thread handles text alone and
 never touches tensors, user objects or torch's state. It does not report compiler errors: the later
 compile meets them again and does. Compilers that still run when the process exits are killed.
 """
@@ -18,18 +20,23 @@ from typing import Protocol
 
 from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
+from ..devices.cpu import INTERPRETED
+from ..errors import warn
 from ..lazy_dataclass import dataclass, field
 from ..options import Options
+from ..platforms import usable_processors
+from ..replacements import Replacement
 from .store import store_of
 from .toolchain import SECONDS, is_built
 from .translation_units import build_units
 
 __all__ = [
-    "BackgroundBuild", "MissingUnits", "build_ahead", "exiting", "missing_units", "run_later",
-    "was_built_ahead",
+    "BackgroundBuild", "MissingUnits", "build_ahead", "exiting", "is_interpreted_meanwhile",
+    "missing_units", "replace_later", "run_later", "was_built_ahead",
 ]  # fmt: skip
 
 Report = Callable[[str], None]
+Replace = Callable[[str, int, object], None]
 Wrap = Callable[[Callable[[Report], None]], None]
 # Seconds that process exit waits for the thread to end; its compilers are killed at once.
 _EXIT_SECONDS = 5.0
@@ -172,6 +179,70 @@ def build_ahead(wanted: Sequence[MissingUnits], wrap: Wrap) -> BackgroundBuild:
     build = BackgroundBuild(tuple(wanted), wrap)
     _worker.add(build)
     return build
+
+
+def is_interpreted_meanwhile(source: KernelSource | None, target: Target, options: Options) -> bool:
+    """Return whether calls may run interpreted kernels until those of a source are built: one is
+    not in the cache, a processor is free for the compiler, and no option asks for compiled code.
+    """
+    asks = (
+        options.cpu_tier != "auto"
+        or options.background != "auto"
+        or options.backend != "native"
+        or options.keep != "faster"
+        or options.mode != "default"
+        or options.on_error != "eager"
+    )
+    if asks or source is None or source.language != "cpp" or target.processor:
+        return False
+    if target.isa not in INTERPRETED or usable_processors() < 2:
+        return False
+    store = store_of(options)
+    return not all(is_built(unit.text, target, store) for unit in source.units)
+
+
+class _ReplacingJob:
+    """Builds the kernels of a source, which then run in place of the interpreted ones."""
+
+    def __init__(
+        self, source: KernelSource, target: Target, options: Options, replace: Replace
+    ) -> None:
+        self._source, self._target, self._options = source, target, options
+        self._replace = replace
+        self.replacement = Replacement(os.path.basename(target.cxx))
+        self.replacement.begin()
+
+    def run(self) -> None:
+        """Build them on the background thread; if that fails, warn, as no compile will."""
+        error, options = "", self._options
+        seconds = options.compile_seconds or SECONDS  # no call waits for it
+        try:
+            libraries = build_units(
+                self._source.units, self._target, store_of(options), seconds, _ignore, exiting
+            )
+            for name, library in libraries.items():
+                self._replace(name, library.address(name), library)
+        except Exception as failed:  # calls go on with the interpreted kernels
+            error = str(failed)
+        self.replacement.end(error)
+        if error and not exiting.is_set():
+            with contextlib.suppress(Exception):  # a filter may make an error of it
+                warn(f"kernels stay interpreted: the C++ compiler failed\n{error}")
+
+
+def _ignore(_: str) -> None:
+    """Ignore a progress message: no call waits."""
+
+
+def replace_later(
+    source: KernelSource, target: Target, options: Options, replace: Replace
+) -> Replacement:
+    """Build the kernels of a source on the background thread. `replace` is called there with each
+    one's name, address and library.
+    """
+    job = _ReplacingJob(source, target, options, replace)
+    _worker.add(job)
+    return job.replacement
 
 
 def _digest(unit: Unit, target: Target) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ..budget import check, left, stopped
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
@@ -23,10 +24,11 @@ from ..extend.devices import RENDERERS
 from ..extension import runtime_module
 from ..lazy_dataclass import dataclass, replace
 from ..options import Options
+from ..replacements import Replacement
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from .alignment import aligned_arguments, inputs_of_kernels
-from .background_builds import was_built_ahead
+from .background_builds import is_interpreted_meanwhile, replace_later, was_built_ahead
 from .cuda_driver import load_function
 from .cudagraph import can_replay, with_cuda_graphs
 from .graph_pool import GraphPool
@@ -42,7 +44,7 @@ from .native import (
 from .numba_kernels import build_functions
 from .precompiled import refusals
 from .store import content_key, store_of
-from .toolchain import Library
+from .toolchain import Library, library_file
 from .translation_units import build_units
 from .triton_kernels import Cubin, build_cubins, cubins_of_files
 
@@ -53,7 +55,7 @@ __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 class Loaded:
     """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
     for compiling without the precompiled header, for the journal. `files`: the kernels' names in
-    the disk cache.
+    the disk cache. `meanwhile`: the end of kernels that are interpreted until these are built.
     """
 
     run: Executable
@@ -61,6 +63,7 @@ class Loaded:
     kernels: int
     refused: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    meanwhile: Replacement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +74,19 @@ class LoadedTemplate:
     cached: bool
     kernels: int
     files: tuple[str, ...] = ()
+    meanwhile: Replacement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
     """Holds the entry point of each kernel; `cached`: they came from the disk cache, where `files`
-    are their names.
+    are their names. `meanwhile`: as Loaded's.
     """
 
     entries: Mapping[str, KernelEntry]
     cached: bool
     files: tuple[str, ...] = ()
+    meanwhile: Replacement | None = None
 
 
 Report = Callable[[str], None]
@@ -161,7 +166,8 @@ def _loaded_template(
         return _triton_template(plan, source, symbols, target, options, report, images)
     kernels = _host_kernels(source, target, options, report, images)
     made = executable_template(plan, kernels.entries, symbols)
-    return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
+    count = len(kernels.entries)
+    return LoadedTemplate(made, kernels.cached, count, kernels.files, kernels.meanwhile)
 
 
 def _load_host(
@@ -173,10 +179,13 @@ def _load_host(
     others: Others,
     images: Images | None,
 ) -> Loaded:
+    if others:  # they time the kernels, so these are the compiled ones
+        source = replace(source, meanwhile="")
     kernels = _host_kernels(source, target, options, report, images)
     run = make_executable(plan, {**kernels.entries, **others})
     refused = refusals() if source.language == "cpp" else ()
-    return Loaded(run, kernels.cached, len(kernels.entries), refused, kernels.files)
+    count = len(kernels.entries)
+    return Loaded(run, kernels.cached, count, refused, kernels.files, kernels.meanwhile)
 
 
 def _host_kernels(
@@ -186,9 +195,11 @@ def _host_kernels(
     if source.language == "cpp":
         if images is not None:
             return _kernels_of_images(source, images)
+        if source.meanwhile and is_interpreted_meanwhile(source, target, options):
+            return _replaced_kernels(source, target, options)
         return _cpp_kernels(source, target, options, report)
     if source.language == "blocks":
-        return _block_kernels(source, target)
+        return _Kernels(_interpreted(source.text, target)[1], cached=True)
     if source.language == "numba":
         return _numba_kernels(source, report)
     return _registered_kernels(source, target, report)
@@ -222,18 +233,24 @@ def _kernels_of_images(source: KernelSource, images: Images) -> _Kernels:
     return _Kernels(entries, cached=True)
 
 
-def _block_kernels(source: KernelSource, target: Target) -> _Kernels:
-    """Return programs of the block interpreter as kernels."""
+def _interpreted(text: str, target: Target) -> tuple[Any, dict[str, KernelEntry]]:
+    """Return programs of the block interpreter, and them as kernels."""
     try:
-        programs = runtime_module().BlockKernels(source.text, target.isa)
+        programs = runtime_module().BlockKernels(text, target.isa)
     except ValueError as error:
-        names = ", ".join(source.symbols)
-        raise ToolchainError("the block interpreter", names, str(error)) from error
-    entries: dict[str, KernelEntry] = {
+        raise ToolchainError("the block interpreter", "read kernels", str(error)) from error
+    return programs, {
         name: CpuEntry(address, programs, context)
         for name, (address, context) in programs.entries().items()
     }
-    return _Kernels(entries, cached=True)
+
+
+def _replaced_kernels(source: KernelSource, target: Target, options: Options) -> _Kernels:
+    """Return kernels that are interpreted until C++ ones, built on another thread, replace them."""
+    programs, entries = _interpreted(source.meanwhile, target)
+    files = tuple([library_file(unit.text, target) for unit in source.units])
+    meanwhile = replace_later(source, target, options, programs.replace)
+    return _Kernels(entries, False, files, meanwhile)
 
 
 def _numba_kernels(source: KernelSource, report: Report) -> _Kernels:

@@ -43,6 +43,7 @@ __all__ = [
     "flags",
     "header_folder",
     "is_built",
+    "library_file",
     "library_image",
     "linked_with",
     "missing_objects",
@@ -212,6 +213,11 @@ def _key(text: str, target: Target) -> str:
 def library_image(text: str, target: Target, store: Store) -> bytes | None:
     """Return the shared object of a text from the cache. Raises ToolchainError as `is_built`."""
     return store.get(_key(text, target), ".so")
+
+
+def library_file(text: str, target: Target) -> str:
+    """Return the name of a text's library in the cache. Raises ToolchainError as `is_built`."""
+    return f"{_key(text, target)}.so"
 
 
 def is_built(text: str, target: Target, store: Store) -> bool:

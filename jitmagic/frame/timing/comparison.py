@@ -17,6 +17,7 @@ import torch
 from ...compat.autograd import sequence_number, top_saved_hooks
 from ...figures import median
 from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
+from ...replacements import is_replacing
 from ...torch_types import AnyFunction
 from ..eager import entry_like
 from ..ledger import Comparable, Ledger
@@ -80,6 +81,8 @@ class Comparison:
         """Return the entry that this call runs and times; None runs compiled code untimed."""
         if self._ongoing is not None:
             return None  # a call of another thread is being timed
+        if is_replacing():
+            return None
         if _has_saved_tensor_hooks():
             self._keep(None)
             return None
