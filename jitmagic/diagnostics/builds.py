@@ -24,6 +24,7 @@ from ..graph.targets.control_flow import PLACES, control_flow_in
 from ..lazy_dataclass import dataclass, replace
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
+from ..replacements import Replacement
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
@@ -56,7 +57,7 @@ _CALLS = ("call_function", "call_method", "call_module")
 @dataclass(frozen=True, slots=True)
 class Build:
     """Describes one executable of a compile; `part`: the forward and backward graphs it belongs
-    to.
+    to; `meanwhile`: what becomes of kernels that were interpreted at first.
     """
 
     name: str  # "forward", "backward"
@@ -64,6 +65,7 @@ class Build:
     plan: Plan
     source: KernelSource | None
     part: Partition | None = None
+    meanwhile: Replacement | None = None
 
     @property
     def is_backward(self) -> bool:
@@ -99,7 +101,7 @@ def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
         elif kind == "render":
             plan, source = stage.result
         elif kind == "load" and stage.result is not None and schedule and plan:
-            yield Build(name, schedule, plan, source)
+            yield Build(name, schedule, plan, source, meanwhile=stage.result.meanwhile)
             schedule, plan = None, None
 
 

@@ -199,7 +199,7 @@ def _host_kernels(
             return _replaced_kernels(source, target, options)
         return _cpp_kernels(source, target, options, report)
     if source.language == "blocks":
-        return _Kernels(_interpreted(source.text, target)[1], cached=True)
+        return _Kernels(_interpreted(source.text, target)[1], cached=False)
     if source.language == "numba":
         return _numba_kernels(source, report)
     return _registered_kernels(source, target, report)

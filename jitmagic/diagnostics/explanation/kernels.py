@@ -54,6 +54,7 @@ class KernelReport:
     lines: the user's innermost lines; text: generated code, "" for an ATen call
     nbytes: read and written; is_arithmetic: bound by arithmetic rather than memory
     why: the reason for an ATen call, "" for a generated kernel
+    state: says of an interpreted kernel what replaces it
     """
 
     name: str
@@ -68,6 +69,7 @@ class KernelReport:
     is_arithmetic: bool = False
     why: str = ""
     user: str = ""  # the language of a kernel that the user has written
+    state: str = ""
 
     @property
     def is_generated(self) -> bool:
@@ -112,6 +114,7 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
             variant=variant,
             operations=operations_in_words(owned),
             nbytes=bytes_of(step, program),
+            state=_state(build) if isinstance(step, Nest) else "",
         )
         if isinstance(step, Nest):
             report = replace(report, is_arithmetic=_is_arithmetic(step, program))
@@ -121,6 +124,13 @@ def kernels_of(build: Build, variant: int = 1) -> list[KernelReport]:
             report = replace(report, name=name, language="", text="", why=step.reason, user=user)
         reports.append(report)
     return reports
+
+
+def _state(build: Build) -> str:
+    if build.meanwhile is not None:
+        return str(build.meanwhile)
+    is_interpreted = build.source is not None and build.source.language == "blocks"
+    return "interpreted" if is_interpreted else ""
 
 
 def origins_of(step: Nest | Extern) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ class KernelBar:
         """The kernel's function, cut out of its translation unit; "" for an ATen call."""
         start = rf'^(?:(?://|@).*\n)*(?:extern "C" .*|def ){re.escape(self.kernel.name)}\('
         body = r".*\n(?:[ \t].*\n|\n)*(?:\}.*)?"
-        found = re.search(start + body, self.kernel.text, re.MULTILINE)
+        program = rf"^kernel {re.escape(self.kernel.name)}\n(?:.+\n)*"  # of the interpreter
+        found = re.search(rf"{start}{body}|{program}", self.kernel.text, re.MULTILINE)
         return found[0].rstrip() if found else self.kernel.text
 
     @property
@@ -76,7 +77,9 @@ class KernelBar:
         if kernel.user:
             return f"your {kernel.user} kernel"
         name = kernel.name.removeprefix("aten.").removesuffix(".default")
-        return kernel.language if kernel.is_generated else f"torch's {name}"
+        if not kernel.is_generated:
+            return f"torch's {name}"
+        return f"{kernel.language}, {kernel.state}" if kernel.state else kernel.language
 
     @property
     def size(self) -> str:

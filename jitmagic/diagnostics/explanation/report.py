@@ -154,7 +154,8 @@ def _time(seconds: float) -> str:
 def _kernel_lines(page: Page, most: int) -> list[Line]:
     if not page.kernels:
         return []
-    lines: list[Line] = [[], [("kernels", "bold")]]
+    states = dict.fromkeys(each.kernel.state for each in page.kernels if each.kernel.state)
+    lines: list[Line] = [[], [("kernels", "bold"), *((f"  {one}", "dim") for one in states)]]
     lines += [_kernel_line(each) for each in page.kernels[:most]]
     if (more := len(page.kernels) - most) > 0:
         rest = sum(each.seconds for each in page.kernels[most:])
