@@ -106,8 +106,13 @@ def collections_walk_one_file() -> Iterator[None]:
 
 @pytest.fixture
 def calls_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled code and eager run in turns, and the faster is kept, as they do for users."""
+    """Compiled code and eager run in turns, and the faster is kept, as they do for users. Kernels
+    are built before the first call, so that no comparison waits for a compiler.
+    """
     monkeypatch.delenv("JITMAGIC_KEEP")
+    for module in ("compile.executable", "compile.template", "runtime.load"):
+        name = f"jitmagic.{module}.is_interpreted_meanwhile"
+        monkeypatch.setattr(name, lambda source, target, options: False)
 
 
 @pytest.fixture

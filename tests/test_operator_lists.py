@@ -17,7 +17,8 @@ from .test_layering import FILES, PACKAGE, by_type, each_file, tree_of
 # Stages over the loop IR. Elsewhere the same words name functions of Python or torch.
 OVER_SCALARS = ("loops", "schedule", "codegen", "runtime")
 LINES = {
-    f"codegen/{name}.py" for name in ("cpp/ops", "cpp/expressions", "numba/ops", "triton/ops")
+    f"codegen/{name}.py"
+    for name in ("blocks/ops", "cpp/ops", "cpp/expressions", "numba/ops", "triton/ops")
 }  # of renderers
 
 
@@ -88,6 +89,7 @@ def _is_operation(word: str) -> bool:
 
 # Files whose lists of such names are no facts of operations, with what they are.
 OTHER_LISTS = {
+    "codegen/blocks/ops.py": "operations that the block interpreter joins",
     "codegen/numba/ops.py": "lines of a renderer",
     "codegen/triton/ops.py": "lines of a renderer",
     "diagnostics/explanation/kernels.py": "products, which reports call matrix product",

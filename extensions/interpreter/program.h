@@ -55,7 +55,9 @@ using Function = int (*)(void* const*);
 
 struct Program {
   const Operations* operations = nullptr;
-  int lanes = 0, arguments = 0;
+  int lanes = 0;
+  int arguments = 0;  // without the array of sizes
+  int sizes = 0;
   std::vector<uint32_t> places;  // of each register in a State's memory
   size_t bytes = 0;              // of that memory
   std::vector<Instruction> code;

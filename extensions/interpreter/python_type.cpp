@@ -46,15 +46,15 @@ PyObject* kernels_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
 }
 
-// Returns (entry point, context) by the kernel's name, as addresses.
+// Returns (entry point, context, number of arguments) by the kernel's name.
 PyObject* kernels_entries(PyObject* self, PyObject*) {
   Reference made(PyDict_New());
   if (!made) return nullptr;
   const auto entry = reinterpret_cast<unsigned long long>(&blocks::run_program);
   for (const blocks::Named& named : *as_kernels(self)->kernels) {
     const auto context = reinterpret_cast<unsigned long long>(named.program.get());
-    Reference pair(Py_BuildValue("KK", entry, context));
-    if (!pair || PyDict_SetItemString(made.get(), named.name.c_str(), pair.get())) return nullptr;
+    Reference found(Py_BuildValue("KKi", entry, context, named.program->arguments + (named.program->sizes != 0)));
+    if (!found || PyDict_SetItemString(made.get(), named.name.c_str(), found.get())) return nullptr;
   }
   return made.release();
 }
@@ -83,7 +83,7 @@ void kernels_dealloc(PyObject* self) {
 }
 
 PyMethodDef methods[] = {
-    {"entries", kernels_entries, METH_NOARGS, "Return (address of the entry point, of its context) by name."},
+    {"entries", kernels_entries, METH_NOARGS, "Return (address of the entry point, of its context, arguments) by name."},
     {"replace", kernels_replace, METH_VARARGS,
      "replace(name, address, library): let calls of a kernel run a compiled one from now on."},
     {nullptr, nullptr, 0, nullptr}};

@@ -119,7 +119,7 @@ class Reader {
     const std::string_view first = line.word();
     if (first == "lanes") read_lanes(line);
     else if (first == "arguments") read_arguments(line);
-    else if (first == "sizes") sizes_ = line.small(1 << 16, "too many sizes");
+    else if (first == "sizes") program_.sizes = line.small(1 << 16, "too many sizes");
     else if (first == "registers") read_registers(line);
     else if (first == "end") {
       require(line.done(), "words after the end of a line");
@@ -240,7 +240,7 @@ class Reader {
     made.operands[0] = out;
     if (name == "size") {
       made.kind = Kind::Size;
-      made.operands[1] = line.small(sizes_, "no such size");
+      made.operands[1] = line.small(program_.sizes, "no such size");
       require(!defines_block(out), "a size is a scalar");
     } else if (name == "sum") {
       made.kind = Kind::Sum;
@@ -338,7 +338,7 @@ class Reader {
       }
       return define(operands[0], type);
     }
-    const bool scatters = name == "scatter" || name == "addat", adds = name == "add" || name == "addat";
+    const bool scatters = name == "scatter" || name == "addat", adds = name == "addto" || name == "addat";
     require(scatters || adds || name == "store", "an unknown operation");
     require(!adds || made.access->add, "an unknown operation");
     operands[0] = argument(line, type, true);
@@ -420,7 +420,6 @@ class Reader {
   const Index& index_;
   Program& program_;
   std::vector<Argument> arguments_;
-  int sizes_ = 0;
   std::vector<int> classes_;
   std::vector<int8_t> types_;  // of the values that registers hold; kUndefined
   std::vector<Open> open_;

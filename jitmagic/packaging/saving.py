@@ -43,7 +43,6 @@ from ..frame.locked_frames import RetryEager
 from ..frame.native import Entry, TimedGraph
 from ..guards.source import Argument, Item, Source
 from ..lazy_dataclass import dataclass, replace
-from ..replacements import wait_for_replacements
 from ..runtime.alignment import aligned_arguments
 from ..runtime.store import content_key, store_of
 from ..runtime.toolchain import library_image
@@ -291,7 +290,6 @@ class _SavedWriter(ArtifactWriter):
                     self.kernels[f"kernels/{name}"] = data
         if source is None or source.language != "cpp":
             return
-        wait_for_replacements()
         for unit in source.units:
             image = library_image(unit.text, target, store)
             if image is not None:

@@ -199,7 +199,7 @@ def _host_kernels(
             return _replaced_kernels(source, target, options)
         return _cpp_kernels(source, target, options, report)
     if source.language == "blocks":
-        return _Kernels(_interpreted(source.text, target)[1], cached=False)
+        return _Kernels(_interpreted(source, source.text, target)[1], cached=False)
     if source.language == "numba":
         return _numba_kernels(source, report)
     return _registered_kernels(source, target, report)
@@ -233,21 +233,27 @@ def _kernels_of_images(source: KernelSource, images: Images) -> _Kernels:
     return _Kernels(entries, cached=True)
 
 
-def _interpreted(text: str, target: Target) -> tuple[Any, dict[str, KernelEntry]]:
-    """Return programs of the block interpreter, and them as kernels."""
+def _interpreted(
+    source: KernelSource, text: str, target: Target
+) -> tuple[Any, dict[str, KernelEntry]]:
+    """Return programs of the block interpreter for the kernels of a source, and them as kernels."""
     try:
         programs = runtime_module().BlockKernels(text, target.isa)
     except ValueError as error:
         raise ToolchainError("the block interpreter", "read kernels", str(error)) from error
+    found = programs.entries()
+    if {name: len(dtypes) for name, dtypes in source.symbols.items()} != {
+        name: count for name, (_, _, count) in found.items()
+    }:
+        raise ToolchainError("the block interpreter", "read kernels", "these are other kernels")
     return programs, {
-        name: CpuEntry(address, programs, context)
-        for name, (address, context) in programs.entries().items()
+        name: CpuEntry(address, programs, context) for name, (address, context, _) in found.items()
     }
 
 
 def _replaced_kernels(source: KernelSource, target: Target, options: Options) -> _Kernels:
     """Return kernels that are interpreted until C++ ones, built on another thread, replace them."""
-    programs, entries = _interpreted(source.meanwhile, target)
+    programs, entries = _interpreted(source, source.meanwhile, target)
     files = tuple([library_file(unit.text, target) for unit in source.units])
     meanwhile = replace_later(source, target, options, programs.replace)
     return _Kernels(entries, False, files, meanwhile)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import Counter
 
 from .assembly import Instruction, Loop, Register
+from .ops import pair_name
 
 __all__ = ["join_pairs"]
-
-_FIRST = ("add", "sub", "mul")
-_SECOND = {1: ("exp", "relu", "tanh", "sigmoid"), 2: ("add", "sub", "rsub", "mul")}  # by operands
 
 
 def join_pairs(kernel: Loop) -> None:
@@ -30,8 +28,7 @@ def _join(scope: Loop, uses: Counter[Register]) -> None:
         elif item.out is not None and item.out.is_block:
             if (first := _joined(item, made, uses)) is not None:
                 gone.add(first)
-            if item.op.partition(".")[0] in _FIRST:
-                made[item.out] = item
+            made[item.out] = item
     scope.items = [item for item in scope.items if item not in gone]
 
 
@@ -41,17 +38,16 @@ def _joined(
     """Let an instruction do the work of one of `made`; return that one, None if there is none."""
     name, _, kind = second.op.partition(".")
     operands = [part for part in second.operands if isinstance(part, Register)]
+    if kind not in ("f32", "f64") or len(operands) < len(second.operands):
+        return None
     for operand in dict.fromkeys(operands):
-        first, count = made.get(operand), operands.count(operand)
-        if first is None or kind not in ("f32", "f64") or uses[operand] != count:
+        first = made.get(operand)
+        places = tuple([at for at, part in enumerate(operands) if part is operand])
+        if first is None or uses[operand] != len(places):
             continue
-        rest = [part for part in operands if part is not operand]
-        joined = "rsub" if name == "sub" and operands[0] is not operand else name
-        if count == 2 and name == "mul":
-            joined = "square"
-        elif count > 1 or joined not in _SECOND.get(len(operands), ()):
+        if not (pair := pair_name(first.op.partition(".")[0], name, places, len(operands))):
             continue
-        second.op = f"{first.op.partition('.')[0]}_{joined}.{kind}"
-        second.operands = (*first.operands, *rest)
+        second.op = f"{pair}.{kind}"
+        second.operands = (*first.operands, *(part for part in operands if part is not operand))
         return first
     return None

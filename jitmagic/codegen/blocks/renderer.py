@@ -191,7 +191,8 @@ class _Writer(Values):
             ready.append((store, base, index, value))
         for store, base, index, value in ready:
             kind, number = type_of(store.value.dtype), self.arguments[store.buffer]
-            plain, indexed = ("add", "addat") if isinstance(store, Atomic) else ("store", "scatter")
+            is_sum = isinstance(store, Atomic)
+            plain, indexed = ("addto", "addat") if is_sum else ("store", "scatter")
             name = indexed if index.is_block else plain
             self.code.emit(f"{name}.{kind}", None, number, base, index, value)
 

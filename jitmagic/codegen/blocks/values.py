@@ -31,6 +31,7 @@ from ...symbols.expr import integer
 from ..kernel import VarIndex
 from ..loop_structure import coefficient
 from .assembly import Assembly, Register
+from .ops import OF_SIZES
 
 __all__ = ["ONE", "TYPES", "Values", "bits_of", "type_of"]
 
@@ -45,7 +46,6 @@ TYPES: Mapping[torch.dtype, str] = {
     **{getattr(torch, f"uint{bits}"): f"u{bits}" for bits in (8, 16, 32, 64)},
 }
 NONE, ONE = integer(0), integer(1)  # expressions are interned
-_OF_SIZES = {"//": "floordiv", "%": "remainder", "min": "minimum", "max": "maximum", "*": "mul"}
 
 
 def type_of(dtype: torch.dtype) -> str:
@@ -168,11 +168,11 @@ class Values:
             case Symbol():
                 return self.known[0][expr]
             case FloorDiv(a, b):
-                return self.combined(expr, "floordiv", (self.integer(a), self.number(b)))
+                return self.combined(expr, OF_SIZES["//"], (self.integer(a), self.number(b)))
             case Mod(a, b):
-                return self.combined(expr, "remainder", (self.integer(a), self.number(b)))
-            case Apply(op, args) if op in _OF_SIZES:
-                return self.combined(expr, _OF_SIZES[op], [*map(self.integer, args)])
+                return self.combined(expr, OF_SIZES["%"], (self.integer(a), self.number(b)))
+            case Apply(op, args) if op in OF_SIZES:
+                return self.combined(expr, OF_SIZES[op], [*map(self.integer, args)])
         raise TypeError(f"not an index expression: {expr!r}")
 
     def combined(self, expr: Expr, op: str, parts: Sequence[Register]) -> Register:
@@ -221,10 +221,10 @@ class Values:
                 return self.divided("remainders", a, Integer(b))
             case Apply("//" | "%" as op, (a, b)) if not self.varies(b):
                 return self.divided("quotients" if op == "//" else "remainders", a, b)
-            case Apply(op, args) if op in _OF_SIZES:
+            case Apply(op, args) if op in OF_SIZES:
                 made = self.indexes(args[0])
                 for part in args[1:]:
-                    made = self.apply(_OF_SIZES[op], "i64", made, self.indexes(part))
+                    made = self.apply(OF_SIZES[op], "i64", made, self.indexes(part))
                 return made
         raise TypeError(f"not an index expression: {expr!r}")
 
@@ -232,7 +232,7 @@ class Values:
         """Return quotients or remainders, without divisions of what grows evenly with the lanes."""
         step, divisor = self.step(a), self.integer(b)
         if step is None:
-            name = "floordiv" if op == "quotients" else "remainder"
+            name = OF_SIZES["//" if op == "quotients" else "%"]
             return self.apply(name, "i64", self.indexes(a), divisor)
         steps = self.integer(step)
         return self.define(op, "i64", True, self.integer(a), steps, divisor)
