@@ -66,12 +66,10 @@ def test_calls_are_interpreted_and_then_compiled(built: threading.Event, tmp_pat
     assert str(one).startswith("interpreted, while ")
     assert is_replacing()
     assert not jitmagic.wait(0.01)
-    assert "interpreted, while" in str(jitmagic.explain(fn)(X))
     built.set()
     assert jitmagic.wait(60)
     assert not is_replacing()
     assert "took over after" in str(one)
-    assert "took over after" in str(jitmagic.explain(fn)(X))
     assert libraries(tmp_path) == 1
     torch.testing.assert_close(fn(X), chain(X))
     assert replacements(tagged_and_called(tmp_path)) == [None]
@@ -153,7 +151,7 @@ def test_kernels_stay_interpreted_if_the_compiler_fails(
     (one,) = replacements(fn)
     assert one is not None
     assert "exit code 3" in one.error
-    assert "interpreted, as cxx failed" in str(jitmagic.explain(fn)(X))
+    assert str(one).startswith("interpreted, as cxx failed")
     torch.testing.assert_close(fn(X), chain(X))
 
 
