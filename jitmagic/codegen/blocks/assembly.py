@@ -84,6 +84,7 @@ class Assembly:
     open: list[Loop] = field(default_factory=lambda: [Loop((), "")])
     width: int = 0  # bytes of one lane of all registers
     classes: list[str] = field(default_factory=list)
+    viewed: set[int | None] = field(default_factory=set)  # arguments
     free: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -102,11 +103,15 @@ class Assembly:
         loop = self.open.pop()
         self.open[-1].items.append(loop)
 
-    def text(self, name: str, arguments: list[str], sizes: int, most: int) -> str:
-        """Return the text of the kernel. `most`: lanes beyond which threads would be idle."""
+    def text(self, name: str, arguments: list[str], sizes: int, most: int, extent: int) -> str:
+        """Return the text of the kernel. `most`: lanes beyond which threads would be idle;
+        `extent`: of the longest loop of blocks, in this call.
+        """
         self._assign(self.open[0])
-        lanes = CACHE // max(self.width, 1)
-        lanes = max(min(lanes, most, MOST), LEAST) // LINE * LINE
+        lanes = max(min(CACHE // max(self.width, 1), most, MOST), LEAST) // LINE * LINE
+        if extent > lanes:  # blocks of equal sizes
+            blocks = -(-extent // lanes)
+            lanes = -(-extent // (blocks * LINE)) * LINE
         lines = [
             f"kernel {name}",
             f"lanes {lanes}",
@@ -146,7 +151,15 @@ class Assembly:
             return
         register.number = len(self.classes)
         self.classes.append({"scalar": "s", "view": "v"}.get(register.kind, str(size)))
-        self.width += BYTES[register.type] if register.is_block else 0
+        if register.kind == "block" or (register.kind == "view" and self._is_first(register)):
+            self.width += BYTES[register.type]
+
+    def _is_first(self, view: Register) -> bool:
+        """Return whether it is the first view of an argument: others mostly show the same block."""
+        number = None if view.origin is None else view.origin[0]
+        is_first = number not in self.viewed
+        self.viewed.add(number)
+        return is_first
 
     def _release(self, registers: Iterator[Register] | tuple[Register, ...]) -> None:
         for register in registers:

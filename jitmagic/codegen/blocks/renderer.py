@@ -99,7 +99,7 @@ class _Writer(Values):
         self.arguments = {param.name: n for n, param in enumerate(kernel.params)}
         self.written = {param.name for param in kernel.params if param.written}
         self.extras: dict[Var, Register] = {}  # the rounding errors of compensated sums
-        self.most = MOST
+        self.most, self.extent = MOST, 0
         roots = [root for each in statements(kernel.body) for root in _reads(each)]
         nodes = walk(roots)
         self.uses = Counter(part for node in nodes for part in node.operands)
@@ -115,7 +115,7 @@ class _Writer(Values):
         self.block(kernel.body)
         join_pairs(self.code.open[0])
         types = [f"{type_of(param.dtype)}{'+' if param.written else ''}" for param in kernel.params]
-        return self.code.text(kernel.name, types, len(kernel.sizes), self.most)
+        return self.code.text(kernel.name, types, len(kernel.sizes), self.most, self.extent)
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -159,7 +159,10 @@ class _Writer(Values):
         self.axes.update(zip(loop.axes, bound, strict=True))
         self.code.open.append(Loop(tuple(zip(bound, extents, strict=True)), flags or "s"))
         self.known.append({})
-        lane = loop.axes[-1] if "b" in flags else self.lane
+        lane = self.lane
+        if "b" in flags:
+            lane = loop.axes[-1]
+            self.extent = max(self.extent, hint_of(lane.extent))
         if flags == "pb" and len(loop.axes) == 1 and self.target.threads > 1:
             self.most = max(hint_of(loop.axes[0].extent) // (2 * self.target.threads), 1)
         self.lane, before = lane, self.lane
