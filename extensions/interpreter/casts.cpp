@@ -5,7 +5,7 @@ namespace jitmagic::blocks::JITMAGIC_ISA {
 namespace {
 
 template <class U> struct converted {
-  template <class T> static JM_INLINE V<U> call(V<T> value) { return jm::convert<U>(value); }
+  template <class W> static JM_INLINE auto call(W value) { return jm::convert<U>(value); }
 };
 
 #define CAST(U, NAME, T) unary_row<converted<U>, T>("to_" NAME),

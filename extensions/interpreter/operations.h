@@ -1,6 +1,6 @@
 // The operations of the block interpreter: rows of tables that are compiled once per instruction set.
 //
-// An operation works on blocks of n elements, whose addresses it gets; a scalar is a block of one. A row is found by its
+// An operation works on blocks of n elements, whose addresses it gets, or on scalars. A row is found by its
 // name and the type of its operands: "exp", f32. program.h runs programs of these operations. pointwise_*.cpp, casts.cpp,
 // memory.cpp and reductions.cpp define them by instantiating jitmagic/include, so that values have the bits of generated
 // C++ kernels. Invariant: nothing outside of the n elements is read or written.
@@ -26,6 +26,7 @@ struct Pointwise {
   int arity;
   bool conditional;
   void (*run)(void* out, const void* a, const void* b, const void* c, int64_t n);
+  void (*one)(void* out, const void* a, const void* b, const void* c);  // scalars, by scalar functions as in C++ kernels
 };
 
 // Access to memory. Addresses are in elements of `type`; `memory` is that of the first one.

@@ -35,7 +35,7 @@ struct Instruction {
   bool is_block = false;  // works on n elements, not on one
   bool parallel = false;  // Loop: its rounds may run on several threads
   bool blocked = false;   // Loop: the last axis advances by blocks
-  bool written = false;   // View: an operation writes into it
+  bool first = false;     // View: the first one of its argument; others mostly show what is in the cache by then
   int operands[6] = {-1, -1, -1, -1, -1, -1};
   int end = 0;            // Loop: the instruction after its body
   int bytes = 0;          // View: of an element

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "program.h"
 
@@ -301,10 +302,10 @@ class Reader {
   void view(Type type, Line& line, Instruction& made, bool written) {
     made.kind = Kind::View;
     made.bytes = bytes_of(type);
-    made.written = written;
     made.operands[0] = register_in(line);
     require(classes_[size_t(made.operands[0])] == kView, "a view needs a register of views");
     made.operands[1] = argument(line, type, written);
+    made.first = !std::exchange(arguments_[size_t(made.operands[1])].viewed, true);
     made.operands[2] = whole(line);
     require(written || type != Type::b8, "bools are normalised when they are loaded");
     types_[size_t(made.operands[0])] = int8_t(type);
@@ -416,6 +417,7 @@ class Reader {
   struct Argument {
     Type type;
     bool written;
+    bool viewed = false;
   };
   const Index& index_;
   Program& program_;

@@ -239,7 +239,7 @@ void run_view(State& state, const Instruction& made) {
   const int* o = made.operands;
   char* begin = static_cast<char*>(state.argument(o[1])) + state.whole(o[2]) * made.bytes;
   state.at(o[0]) = begin;
-  state.ahead.add(begin, state.n * made.bytes);
+  if (made.first) state.ahead.add(begin, state.n * made.bytes);
 }
 
 int64_t sum_of(State& state, const Instruction& made) {
@@ -258,10 +258,15 @@ void run(State& state, int begin, int end) {
     const int64_t n = made.is_block ? state.n : 1;
     switch (made.kind) {
       case Kind::Point: {
-        if (made.is_block) state.ahead.fetch();
         const void* a = state.at(o[1]);
         const void* b = o[2] < 0 ? nullptr : state.at(o[2]);
-        made.point->run(state.at(o[0]), a, b, o[3] < 0 ? nullptr : state.at(o[3]), n);
+        const void* c = o[3] < 0 ? nullptr : state.at(o[3]);
+        if (made.is_block) {
+          state.ahead.fetch();
+          made.point->run(state.at(o[0]), a, b, c, n);
+        } else {
+          made.point->one(state.at(o[0]), a, b, c);
+        }
         break;
       }
       case Kind::Loop:

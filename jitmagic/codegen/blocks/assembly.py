@@ -105,11 +105,11 @@ class Assembly:
 
     def text(self, name: str, arguments: list[str], sizes: int, most: int, extent: int) -> str:
         """Return the text of the kernel. `most`: lanes beyond which threads would be idle;
-        `extent`: of the longest loop of blocks, in this call.
+        `extent`: of the longest loop of blocks, 0 if one is dynamic.
         """
         self._assign(self.open[0])
         lanes = max(min(CACHE // max(self.width, 1), most, MOST), LEAST) // LINE * LINE
-        if extent > lanes:  # blocks of equal sizes
+        if extent:  # blocks of equal sizes, and no longer than the loop
             blocks = -(-extent // lanes)
             lanes = -(-extent // (blocks * LINE)) * LINE
         lines = [

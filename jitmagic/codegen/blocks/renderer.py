@@ -22,7 +22,7 @@ from ...loops.ir import Buffer, Cast, Compute, Constant, IndexValue, Load, Nest,
 from ...loops.values import identity
 from ...operators.scalar import SCALARS
 from ...schedule.score import op_cost
-from ...symbols.size import expr_of, hint_of
+from ...symbols.size import Dimension, Size, expr_of, hint_of
 from ..attention.kernel import Kernel as Rendered
 from ..kernel import (
     Accumulate,
@@ -99,7 +99,8 @@ class _Writer(Values):
         self.arguments = {param.name: n for n, param in enumerate(kernel.params)}
         self.written = {param.name for param in kernel.params if param.written}
         self.extras: dict[Var, Register] = {}  # the rounding errors of compensated sums
-        self.most, self.extent = MOST, 0
+        self.most = MOST
+        self.extents: list[Dimension] = []  # of the axes of blocks
         roots = [root for each in statements(kernel.body) for root in _reads(each)]
         nodes = walk(roots)
         self.uses = Counter(part for node in nodes for part in node.operands)
@@ -115,7 +116,9 @@ class _Writer(Values):
         self.block(kernel.body)
         join_pairs(self.code.open[0])
         types = [f"{type_of(param.dtype)}{'+' if param.written else ''}" for param in kernel.params]
-        return self.code.text(kernel.name, types, len(kernel.sizes), self.most, self.extent)
+        static = [extent for extent in self.extents if not isinstance(extent, Size)]
+        extent = max(static, default=0) if len(static) == len(self.extents) else 0
+        return self.code.text(kernel.name, types, len(kernel.sizes), self.most, extent)
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class _Writer(Values):
         lane = self.lane
         if "b" in flags:
             lane = loop.axes[-1]
-            self.extent = max(self.extent, hint_of(lane.extent))
+            self.extents.append(lane.extent)
         if flags == "pb" and len(loop.axes) == 1 and self.target.threads > 1:
             self.most = max(hint_of(loop.axes[0].extent) // (2 * self.target.threads), 1)
         self.lane, before = lane, self.lane
