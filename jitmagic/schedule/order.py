@@ -33,9 +33,9 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
         step = group.step
         if isinstance(step, Nest):
             name = _unique(_name(group), names, taken)
-            stores = without_one_hot_sums(group.stores)
+            outer, stores = without_one_hot_sums(group.outer, group.stores)
             stores = stores if exact else without_roundings(stores)
-            step = final_nest(name, group.outer, stores, group.origins, program.buffers)
+            step = final_nest(name, outer, stores, group.origins, program.buffers)
         steps.append(step)
     used = {name for step in steps for name in _mentioned(step)}
     used.update(program.inputs, program.constants, (n for n in program.outputs if n is not None))

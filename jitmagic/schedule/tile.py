@@ -9,6 +9,7 @@ In: a group's outer axes and stores. Out: a Nest in which
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -37,6 +38,7 @@ from ..loops.ir import (
     Store,
     Value,
     binders,
+    store_values,
     walk,
 )
 from ..loops.values import FLOATS, compute, number, where
@@ -95,12 +97,33 @@ def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:
     return tuple(rebuild.store(store) for store in stores)
 
 
-def without_one_hot_sums(stores: Sequence[Store]) -> tuple[Store, ...]:
+def without_one_hot_sums(
+    outer: tuple[Axis, ...], stores: Sequence[Store]
+) -> tuple[tuple[Axis, ...], tuple[Store, ...]]:
     """Replace sums of one-hot rows by their one term: the gradient of a cross-entropy sums
-    `where(j == target, g, 0)` over all classes j.
+    `where(j == target, g, 0)` over all classes j. A nest without sums then is pointwise.
     """
     rebuild = Rebuilder(on_reduction=_one_term)
-    return tuple(rebuild.store(store) for store in stores)
+    made = tuple(rebuild.store(store) for store in stores)
+    if all(new.value is old.value for new, old in zip(made, stores, strict=True)):
+        return outer, made
+    inner = made[0].inner
+    has_sums = any(isinstance(node, Reduction) for node in walk(store_values(made)))
+    if has_sums or not all(_are_alike(store.inner, inner) for store in made):
+        return outer, made
+    return (*outer, *inner), tuple(_with_outer_loop(store, inner) for store in made)
+
+
+def _are_alike(some: Sequence[Axis], others: Sequence[Axis]) -> bool:
+    if len(some) != len(others):
+        return False
+    return all(is_same(a.extent, b.extent) for a, b in zip(some, others, strict=True))
+
+
+def _with_outer_loop(store: Store, axes: tuple[Axis, ...]) -> Store:
+    """Return the store without its inner loop, over these axes of the nest."""
+    bind = {old: AxisVar(new) for old, new in zip(store.inner, axes, strict=True)}
+    return Rebuilder(bind).store(replace(store, inner=()))
 
 
 def _one_term(node: Reduction) -> Value:
