@@ -31,7 +31,7 @@ def with_fused_attention(
         fused = _fused(gm, refused, options)
         try:
             made = trace(fused.module)
-        except Exception as error:
+        except Exception as error:  # of an operator; the graph without the call has its own
             if not fused.index_of:
                 raise
             # torch chooses among kernels when it runs the call, and may find none. After another
