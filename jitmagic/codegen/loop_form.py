@@ -73,6 +73,7 @@ class LoopBuilder:
 
     def __init__(self, kernel: Structure) -> None:
         self.kernel = kernel
+        self.free = dict(kernel.free)  # the axes of every value
         self._count = count()
 
     def new_name(self, prefix: str) -> str:
@@ -109,7 +110,7 @@ class LoopBuilder:
         totals: Mapping[Reduction, Total],
     ) -> Body:
         """Return the statements of one point: nested reductions, accumulations, then stores."""
-        nested = passes_in(bound, (), pass_.roots, self.kernel.free, ready=ready)
+        nested = passes_in(bound, (), pass_.roots, self.free, ready=ready)
         made = [*self.passes(nested, bound, ready), *self.saves(pass_)]
         for node, total in totals.items():
             position = None if total.at is None else position_in(total.axes)

@@ -186,3 +186,9 @@ def test_stores_follow_all_values_of_their_point():
     kinds = [isinstance(each, Store) for each in body]
     assert kinds == sorted(kinds)
     assert sum(kinds) == 2
+
+
+@pytest.mark.parametrize("form", ["expanded", "vectors", "tiles"])
+def test_sums_inside_of_sums(form):
+    (kernel,) = kernels_of(program_of("mlp_inference")[0], form).values()
+    assert kernel.body

@@ -14,7 +14,8 @@ import torch
 
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis, AxisVar
-from ...loops.ir import Buffer, Load, Reduction, Value
+from ...loops.free_axes import value_axes
+from ...loops.ir import Buffer, Load, Reduction, Value, walk
 from ...loops.values import cast, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
@@ -133,6 +134,7 @@ class _TileLoops(LoopBuilder):
             axes = tuple(Axis(self.new_name("k"), axis.extent) for axis in node.axes)
             bind = {old: AxisVar(new) for old, new in zip(node.axes, axes, strict=True)}
             point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
+            self.free |= value_axes(walk((point,)))
             total = self._lanes(point, None)
             flat = axes[0].name if len(axes) == 1 else self.new_name("k")
             block = TileBlock(flat, axes, extent_of(axes), 1)
