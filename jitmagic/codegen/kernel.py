@@ -355,3 +355,11 @@ class Kernel:
     sizes: tuple[Symbol, ...]
     body: tuple[Statement, ...]
     origins: tuple[str, ...] = ()
+
+    @property
+    def argument_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Return the dtypes of the arguments; dynamic sizes are one more, so that one kernel serves
+        all of them: compiling for each size took 0.25 to 1.7 s.
+        """
+        dtypes = tuple([param.dtype for param in self.params])
+        return (*dtypes, torch.int64) if self.sizes else dtypes

@@ -120,13 +120,14 @@ class _State:
 
     def run(self, body: Iterable[Statement]) -> None:
         stores: list[Store] = []
-        for number, statement in enumerate(statements_ := tuple(body)):
+        body = tuple(body)
+        for number, statement in enumerate(body):
             if isinstance(statement, Store):  # a point's stores come after all of its values
                 stores.append(statement)
                 continue
             self.flush(stores)
             if isinstance(statement, Program):
-                self.programs(statement, statements_[number + 1 :])
+                self.programs(statement, body[number + 1 :])
                 return
             self.statement(statement)
         self.flush(stores)

@@ -205,8 +205,10 @@ def verify_kernels(
 ) -> None:
     """Check the kernels that `render` prints. Raises VerifyError."""
     distinct, buffers = _distinct(schedule, target), schedule.program.buffers
+    if not distinct.nests:
+        return
+    renderer = renderer_of(target.tier)
     for nest in distinct.nests:
-        renderer = renderer_of(target.tier)
         kernel = renderer.kernel(nest, buffers, target, configs.get(nest.name))
         if kernel is not None:
             verify_kernel(kernel)

@@ -251,9 +251,7 @@ class LoopRenderer(ABC):
         for nest in nests:
             kernel = self.kernel(nest, buffers, target, None)
             functions.append("\n".join(self.text(kernel).function()))
-            dtypes = tuple(param.dtype for param in kernel.params)
-            # Dynamic sizes are one more argument: compiling for each size took 0.25 to 1.7 s.
-            symbols[kernel.name] = (*dtypes, _LONG) if kernel.sizes else dtypes
+            symbols[kernel.name] = kernel.argument_dtypes
         return KernelSource(self.language, self.module(functions), symbols)
 
     def kernel(

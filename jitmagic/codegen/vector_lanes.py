@@ -21,7 +21,15 @@ from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, may_assume
 from .loop_structure import Pass, Structure, coefficient
 
-__all__ = ["Lanes", "choose_lanes", "lane_step", "lanes_of_product", "likely_extent"]
+__all__ = [
+    "Lanes",
+    "accesses_of",
+    "choose_lanes",
+    "lane_step",
+    "lanes_of_product",
+    "likely_extent",
+    "neighbours",
+]
 
 SHORT = 8  # an axis below this extent does not fill a register
 FEWEST = 4  # an axis below this extent is not vectorised at all
@@ -151,18 +159,19 @@ def _best(
     """Return the axis with the most neighbouring accesses (a later one wins a tie) and its
     score.
     """
-    accesses = _accesses(passes)
+    accesses = accesses_of(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
         if likely_extent(axis) < FEWEST or not _adds_are_disjoint(accesses, axis, kernel):
             continue
-        score = sum(_points(access, axis, kernel) for access in accesses)
+        score = sum(neighbours(access, axis, kernel) for access in accesses)
         if score >= best[1]:
             best = (axis, score)
     return best
 
 
-def _accesses(passes: Iterable[Pass]) -> list[Load | Store]:
+def accesses_of(passes: Iterable[Pass]) -> list[Load | Store]:
+    """Return the loads and stores of passes."""
     accesses: list[Load | Store] = []
     for pass_ in passes:
         accesses.extend(node for node in walk(pass_.roots) if isinstance(node, Load))
@@ -170,7 +179,8 @@ def _accesses(passes: Iterable[Pass]) -> list[Load | Store]:
     return accesses
 
 
-def _points(access: Load | Store, axis: Axis, kernel: Structure) -> int:
+def neighbours(access: Load | Store, axis: Axis, kernel: Structure) -> int:
+    """Return how much lanes along an axis help an access: most if they touch neighbours."""
     step = lane_step(access.index[0], axis, kernel)
     weight = 2 if isinstance(access, Store) else 1
     if step == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, equal, isfinite
 from torch.testing import assert_close
 
@@ -37,3 +38,27 @@ def compare(
         error, of_eager = (a - c).abs().max(), (b - c).abs().max()
         allowed = 2 * of_eager + 1e-6 * c.abs().max()
         assert error <= allowed, f"{where}: {error} > {allowed}, eager {of_eager}"
+
+
+def operations_on_reals(x, y):
+    """Return every operation on reals that has a line in a renderer of scalars."""
+    positive, unit = x.abs() + 0.1, x.tanh()
+    return [
+        x.exp(), x.exp2(), x.expm1(), positive.log(), positive.log2(), positive.log10(),
+        positive.log1p(), positive.sqrt(), positive.rsqrt(), positive.reciprocal(), x.sin(),
+        x.cos(), x.tan(), unit.asin(), unit.acos(), x.atan(), x.sinh(), x.cosh(), x.asinh(),
+        (positive + 1).acosh(), unit.atanh(), x.erf(), x.erfc(), unit.erfinv(),
+        positive.lgamma(), x.floor(), x.ceil(), x.round(), x.trunc(), x.frac(), x.sign(),
+        x.sigmoid(), x.isnan(), x.isinf(), x.isfinite(), x.signbit(), x.atan2(y), x.hypot(y),
+        positive**y, x.fmod(y), x.remainder(y), torch.floor_divide(x, y), x.minimum(y),
+        x.fmax(y), x.fmin(y), x.copysign(y), torch.nextafter(x, y), x.clamp(-1, 1),
+    ]  # fmt: skip
+
+
+def operations_on_integers(x, y, s):
+    """Return every operation on integers; `s` are shifts."""
+    return [
+        x + y, x * y, -x, x.abs(), x.sign(), x & y, x | y, x ^ y, ~x, x << s, x >> s, x // y,
+        x % y, x.fmod(y), x.maximum(y), x.to(torch.uint8) * 3, x.to(torch.int8) + 100, x**s,
+        x.prod(-1), x.amax(-1), x < y, (x > 0) ^ (y > 0), ~(x > 0), (x > 0).all(-1),
+    ]  # fmt: skip

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis
-from ...loops.ir import Load, Store, walk
 from ...symbols.size import hint_of
 from ..kernel import Atomic, For, Kernel, Statement
 from ..kernel_walk import statements
 from ..loop_structure import Pass, Structure
-from ..vector_lanes import lane_step, likely_extent
+from ..vector_lanes import accesses_of, likely_extent, neighbours
 
 __all__ = ["with_blocks"]
 
@@ -76,23 +75,14 @@ def _best(axes: Sequence[Axis], passes: Sequence[Pass], nest: Structure) -> tupl
     """Return the axis along which most accesses touch neighbouring elements, and its score. Of
     equal ones it is the longest, then the innermost.
     """
-    accesses: list[Load | Store] = []
-    for each in passes:
-        accesses += [node for node in walk(each.roots) if isinstance(node, Load)]
-        accesses += each.stores
+    accesses = accesses_of(passes)
 
     def rank(axis: Axis) -> tuple[bool, int, int]:
-        score = sum(_neighbours(access, axis, nest) for access in accesses)
+        score = sum(neighbours(access, axis, nest) for access in accesses)
         return likely_extent(axis) >= FEWEST, score, likely_extent(axis)
 
     chosen = max(reversed(axes), key=rank)
     return chosen, rank(chosen)[1]
-
-
-def _neighbours(access: Load | Store, axis: Axis, nest: Structure) -> int:
-    step = lane_step(access.index[0], axis, nest)
-    weight = 2 if isinstance(access, Store) else 1
-    return 0 if step == 0 else 2 * weight if step == 1 else -weight
 
 
 def _blocked(

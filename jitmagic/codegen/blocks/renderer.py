@@ -77,8 +77,7 @@ class BlockRenderer:
         for nest in nests:
             kernel = self.kernel(nest, buffers, target, None)
             texts.append(_Writer(kernel, target).text())
-            dtypes = tuple(param.dtype for param in kernel.params)
-            symbols[kernel.name] = (*dtypes, torch.int64) if kernel.sizes else dtypes
+            symbols[kernel.name] = kernel.argument_dtypes
         return KernelSource(self.language, "\n".join(texts), symbols)
 
     def kernel(
@@ -98,7 +97,6 @@ class _Writer(Values):
         self.kernel, self.target = kernel, target
         self.arguments = {param.name: n for n, param in enumerate(kernel.params)}
         self.written = {param.name for param in kernel.params if param.written}
-        self.extras: dict[Var, Register] = {}  # the rounding errors of compensated sums
         self.most = MOST
         self.extents: list[Dimension] = []  # of the axes of blocks
         roots = [root for each in statements(kernel.body) for root in _reads(each)]
@@ -124,17 +122,15 @@ class _Writer(Values):
 
     def block(self, body: Sequence[Statement]) -> None:
         """Write statements; stores in a row come after all of their values and addresses."""
-        at = 0
-        while at < len(body):
-            end = at
-            while end < len(body) and isinstance(body[end], Store):
-                end += 1
-            if end > at:
-                self.stores([each for each in body[at:end] if isinstance(each, Store)])
-                at = end
-            else:
-                self.statement(body[at])
-                at += 1
+        stores: list[Store] = []
+        for each in body:
+            if isinstance(each, Store):
+                stores.append(each)
+                continue
+            self.stores(stores)
+            stores = []
+            self.statement(each)
+        self.stores(stores)
 
     def statement(self, each: Statement) -> None:
         match each:
@@ -276,14 +272,14 @@ class _Writer(Values):
     # -- reductions --------------------------------------------------------------------------------
 
     def start(self, total: Total) -> None:
-        name, operand = _reduction(total)
-        is_wide = name in ("sum", "prod") and operand in ("f32", "f64")
+        _, operand = _reduction(total)
+        is_wide = total.var.dtype != total.operand
         start = identity(total.op, total.operand)
         self.values[total.var] = self.fresh(start, "f64" if is_wide else operand)
         if total.at is not None:
             self.values[total.at] = self.fresh(2**63 - 1, "i64")
-        elif name == "sum" and operand == "f64":
-            self.extras[total.var] = self.fresh(0, "f64")
+        elif total.lost is not None:
+            self.values[total.lost] = self.fresh(0, "f64")
 
     def fresh(self, value: bool | int | float, kind: str) -> Register:
         """Return a register that may be changed, a block inside of a loop of blocks."""
@@ -295,12 +291,8 @@ class _Writer(Values):
         name, operand = _reduction(total)
         self.code.open[-1].cost += 2
         register, given = self.values[total.var], self.converted(self.operand(value), operand)
-        extra: Register | int = -1
-        if total.at is not None:
-            extra = self.values[total.at]
-        elif total.var in self.extras:
-            extra = self.extras[total.var]
-        operands: list[Register] = [] if isinstance(extra, int) else [extra]
+        extra = total.at or total.lost
+        operands = [] if extra is None else [self.values[extra]]
         reduces = self.lane is not None and not register.is_block
         operands.append(self.as_block(given) if self.lane is not None else given)
         if position is not None:
@@ -316,9 +308,9 @@ class _Writer(Values):
         register = self.values[total.var]
         if total.at is not None:
             return self.values[total.at]
-        if (lost := self.extras.get(total.var)) is not None:
+        if total.lost is not None:
             # The error term is NaN where the sum is infinite.
-            whole = self.apply("add", "f64", register, lost)
+            whole = self.apply("add", "f64", register, self.values[total.lost])
             is_number = self.apply("eq", "b8", whole, whole)
             register = self.apply("where", "f64", is_number, whole, register)
         return self.converted(register, type_of(dtype))

@@ -82,9 +82,7 @@ class CppRenderer:
             check()
             kernel = self.kernel(nest, buffers, target, configs.get(nest.name))
             functions[kernel.name] = _printed(kernel)
-            dtypes = tuple(param.dtype for param in kernel.params)
-            # Dynamic sizes are one more argument, so that a kernel serves all of them.
-            symbols[kernel.name] = (*dtypes, torch.int64) if kernel.sizes else dtypes
+            symbols[kernel.name] = kernel.argument_dtypes
         units = tuple(_unit(functions, names) for names in _balanced(functions))
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
 

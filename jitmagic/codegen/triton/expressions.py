@@ -22,7 +22,6 @@ from ...loops.expr import (
     Integer,
     Mod,
     Symbol,
-    add,
     axes_of,
     is_never_negative,
     leaves,
@@ -30,8 +29,7 @@ from ...loops.expr import (
 )
 from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
 from ...operators.scalar import SCALARS
-from ...symbols.polynomial import product
-from ...symbols.size import Dimension, Size, expr_of
+from ...symbols.size import Dimension, Size
 from ..kernel import (
     Fold,
     Inside,
@@ -41,6 +39,7 @@ from ..kernel import (
     Var,
     VarIndex,
 )
+from ..loop_form import position_in
 from ..text import terms_text
 from .ops import (
     INFIX,
@@ -83,7 +82,9 @@ class TritonExpressions(ABC):
         self.scope = Scope()
         self.helpers: set[str] = set()
         self.axes: dict[Var, frozenset[Axis]] = {}
-        self._positions = {b: _position_of(b) for b in self.all_blocks if len(b.axes) > 1}
+        self._positions = {
+            b: linear(position_in(b.axes))[1] for b in self.all_blocks if len(b.axes) > 1
+        }
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
 
     @property
@@ -289,15 +290,6 @@ class TritonExpressions(ABC):
             return self.divided(op, args[0], closed(self.index(args[1])))
         texts = [closed(self.index(part)) for part in args]
         return " * ".join(texts) if op == "*" else f"{_SIZE_OPS[op]}({', '.join(texts)})"
-
-
-def _position_of(block: TileBlock) -> Mapping[Expr, int]:
-    """Return the terms of a point's row-major position."""
-    position, below = Integer(0), Integer(1)  # type: Expr, Expr
-    for axis in reversed(block.axes):
-        position = add(position, product(AxisVar(axis), below))
-        below = product(below, expr_of(axis.extent))
-    return linear(position)[1]
 
 
 def _fill(node: Load) -> str:
