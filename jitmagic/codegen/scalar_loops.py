@@ -23,24 +23,24 @@ from typing import ClassVar
 import torch
 
 from ..devices import Target
-from ..loops.expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Symbol
+from ..loops.expr import Apply, Axis, Expr
 from ..loops.ir import Buffer, Cast, Compute, Constant, IndexValue, Load, Nest, Value
 from ..symbols.size import Dimension, expr_of
 from .attention.kernel import Kernel as Rendered
 from .expand import expand
-from .kernel import BAD, For, If, Kernel, Let, Set, Statement, Store, Var, VarIndex
+from .kernel import BAD, For, If, Kernel, Let, Set, Statement, Store, Var
 from .linearize import linearize
 from .loop_form import loop_form
 from .loop_structure import structure
 from .plan import Config, KernelSource
-from .text import argument_names, sum_text
+from .text import OffsetText, argument_names
 
 __all__ = ["LoopRenderer", "LoopText"]
 
 _LONG = torch.int64
 
 
-class LoopText(ABC):
+class LoopText(OffsetText):
     """Writes one function. A language's subclass has the abstract methods, and `end`, `either`:
     the end of a statement, and the operator `or`.
 
@@ -197,30 +197,17 @@ class LoopText(ABC):
 
     # -- indexes -----------------------------------------------------------------------------------
 
-    def index(self, expr: Expr) -> str:
-        """Return an offset or a size."""
-        return sum_text(expr, self._atom)
-
     def _size(self, extent: Dimension) -> str:
         return self.index(expr_of(extent))
 
-    def _atom(self, expr: Expr) -> str:
-        match expr:
-            case AxisVar(axis):
-                return _variable(axis)
-            case VarIndex(var):
-                return var.name
-            case FloorDiv(a, b):
-                return self.divide(self.index(a), str(b))
-            case Mod(a, b):
-                return self.modulo(self.index(a), str(b))
-            case Integer() | Add():
-                return f"({self.index(expr)})"
-            case Symbol(name):
-                return name
-            case Apply(op, args):
-                return self.arithmetic(op, [*map(self.index, args)])
-        raise TypeError(f"not an index expression: {expr!r}")
+    def divided(self, sign: str, a: Expr, b: int) -> str:
+        return (self.divide if sign == "//" else self.modulo)(self.index(a), str(b))
+
+    def sized(self, expr: Apply) -> str:
+        return self.arithmetic(expr.op, [*map(self.index, expr.args)])
+
+    def axis_name(self, axis: Axis) -> str:
+        return _variable(axis)
 
 
 class LoopRenderer(ABC):

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ..loops.expr import Expr, linear
+from ..loops.expr import (
+    Add,
+    Apply,
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    Symbol,
+    linear,
+)
+from .kernel_values import VarIndex
 
-__all__ = ["argument_names", "comment_lines", "sum_text", "terms_text"]
+__all__ = ["OffsetText", "argument_names", "comment_lines", "sum_text", "terms_text"]
 
 
 def sum_text(expr: Expr, atom: Callable[[Expr], str]) -> str:
@@ -27,6 +40,47 @@ def terms_text(
     if constant or not parts:
         parts.append(str(constant))
     return " + ".join(parts).replace("+ -", "- ")
+
+
+class OffsetText(ABC):
+    """Writes offsets and sizes as integer arithmetic. A language says how it divides, and how it
+    computes with dynamic sizes.
+    """
+
+    @abstractmethod
+    def divided(self, sign: str, a: Expr, b: int) -> str:
+        """Return a quotient ("//") or a remainder ("%"), rounded down, by a positive number."""
+
+    @abstractmethod
+    def sized(self, expr: Apply) -> str:
+        """Return arithmetic over dynamic sizes."""
+
+    def axis_name(self, axis: Axis) -> str:
+        """Return the variable of an axis."""
+        return axis.name
+
+    def index(self, expr: Expr) -> str:
+        """Return an offset or a size."""
+        return sum_text(expr, self.atom)
+
+    def atom(self, expr: Expr) -> str:
+        """Return a term of a sum without its factor."""
+        match expr:
+            case AxisVar(axis):
+                return self.axis_name(axis)
+            case Symbol(name):
+                return name
+            case VarIndex(var):
+                return var.name
+            case Apply():
+                return self.sized(expr)
+            case FloorDiv(a, b):
+                return self.divided("//", a, b)
+            case Mod(a, b):
+                return self.divided("%", a, b)
+            case Integer() | Add():
+                return f"({self.index(expr)})"
+        raise TypeError(f"not an index expression: {expr!r}")
 
 
 def argument_names(

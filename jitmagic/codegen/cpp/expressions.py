@@ -11,7 +11,6 @@ import math
 import torch
 
 from ...loops.expr import (
-    Add,
     Apply,
     Axis,
     AxisVar,
@@ -45,7 +44,7 @@ from ..kernel import (
     VarIndex,
 )
 from ..loop_structure import coefficient
-from ..text import argument_names, terms_text
+from ..text import OffsetText, argument_names, terms_text
 from .blocks import LONG_WIDE_BLOCK, WIDE_BLOCKS
 from .ops import INFIX, call_text, is_infix
 from .reductions import Accumulator
@@ -59,7 +58,7 @@ _SIZE_CALLS = {"//": "floordiv", "%": "wrapped", "min": "minimum", "max": "maxim
 _LANE_CALLS = {"//": "floordiv", "%": "remainder"}
 
 
-class CppExpressions:
+class CppExpressions(OffsetText):
     """Prints expressions of one kernel. `lane` and `count`: the axis of the open vector loop, and
     the number of its lanes.
     """
@@ -310,29 +309,11 @@ class CppExpressions:
         )
         return self.index(expr) if is_closed and constant >= 0 else f"({self.index(expr)})"
 
-    def atom(self, expr: Expr) -> str:
-        match expr:
-            case AxisVar(axis):
-                return axis.name
-            case Symbol(name):
-                return name
-            case VarIndex(var):
-                return var.name
-            case Apply():
-                return self.sized(expr)
-            case FloorDiv(a, b):
-                return self.division(a, b, "/", "floordiv")
-            case Mod(a, b):
-                return self.division(a, b, "%", "remainder")
-            case Integer() | Add():
-                return f"({self.index(expr)})"
-        raise TypeError(f"not an index expression: {expr!r}")
-
-    def division(self, a: Expr, b: int, sign: str, name: str) -> str:
+    def divided(self, sign: str, a: Expr, b: int) -> str:
         # C++ rounds to zero, which is floor division only for non-negative operands.
         if bounds(a)[0] >= 0:
-            return f"({self.closed_index(a)} {sign} {b})"
-        return f"jm::{name}(int64_t({self.index(a)}), int64_t({b}))"
+            return f"({self.closed_index(a)} {sign[0]} {b})"
+        return f"jm::{_LANE_CALLS[sign]}(int64_t({self.index(a)}), int64_t({b}))"
 
     def sized(self, expr: Apply) -> str:
         """Return arithmetic over dynamic sizes. A call of sizes alone is computed above the

@@ -7,21 +7,16 @@ block of size 1 is a scalar.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from ...loops.expr import (
-    Add,
     Apply,
     Axis,
     AxisVar,
     Expr,
-    FloorDiv,
-    Integer,
-    Mod,
-    Symbol,
     axes_of,
     is_never_negative,
     leaves,
@@ -40,7 +35,7 @@ from ..kernel import (
     VarIndex,
 )
 from ..loop_form import position_in
-from ..text import terms_text
+from ..text import OffsetText, terms_text
 from .ops import (
     INFIX,
     cast_text,
@@ -70,7 +65,7 @@ class Scope:
         return Scope(self)
 
 
-class TritonExpressions(ABC):
+class TritonExpressions(OffsetText):
     """Prints expressions of one kernel. `by_value`: buffers that are CPU scalars, passed as
     numbers; `scope`: the blocks that are open; `helpers`: the device functions that are called.
     """
@@ -257,25 +252,10 @@ class TritonExpressions(ABC):
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
         return terms_text(parts, terms, constant, self.atom)
 
-    def atom(self, expr: Expr) -> str:
-        match expr:
-            case AxisVar(axis):
-                return axis.name
-            case Symbol(name):
-                return name
-            case VarIndex(var):
-                return var.name
-            case Apply(op, args):
-                return self.sized(op, args)
-            case FloorDiv(a, b):
-                return self.divided("//", a, str(b))
-            case Mod(a, b):
-                return self.divided("%", a, str(b))
-            case Integer() | Add():
-                return f"({self.index(expr)})"
-        raise TypeError(f"not an index expression: {expr!r}")
+    def divided(self, sign: str, a: Expr, b: int) -> str:
+        return self.rounded_down(sign, a, str(b))
 
-    def divided(self, sign: str, a: Expr, divisor: str) -> str:
+    def rounded_down(self, sign: str, a: Expr, divisor: str) -> str:
         """Return a division that rounds down, which Triton's operators do only for non-negative
         operands.
         """
@@ -284,10 +264,10 @@ class TritonExpressions(ABC):
         name = {"//": "floor_divide_integer", "%": "remainder_integer"}[sign]
         return f"{self.helper(name)}({self.index(a)}, {divisor})"
 
-    def sized(self, op: str, args: Sequence[Expr]) -> str:
-        """Return arithmetic over dynamic sizes."""
+    def sized(self, expr: Apply) -> str:
+        op, args = expr.op, expr.args
         if op in ("//", "%"):
-            return self.divided(op, args[0], closed(self.index(args[1])))
+            return self.rounded_down(op, args[0], closed(self.index(args[1])))
         texts = [closed(self.index(part)) for part in args]
         return " * ".join(texts) if op == "*" else f"{_SIZE_OPS[op]}({', '.join(texts)})"
 
