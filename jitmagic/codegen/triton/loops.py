@@ -7,16 +7,17 @@ recomputed in each. Invariant: points outside an extent are never read, stored o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ...lazy_dataclass import replace
+from ...loops.exponentials import RelativeSum
 from ...loops.expr import Axis, AxisVar
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Load, Reduction, Value, walk
-from ...loops.values import cast, identity
+from ...loops.values import cast, compute, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder, free_axes
@@ -39,11 +40,13 @@ from ..kernel import (
     TileBlock,
     Total,
     Var,
+    WholeBlock,
 )
 from ..loop_form import Body, LoopBuilder, params_of
 from ..loop_structure import Pass, Structure
 from ..products.dequantised_triton import dot_operands
 from .ops import WIDE
+from .relative_sums import with_relative_sums
 from .tile import Tile
 
 __all__ = ["tile_kernel"]
@@ -58,7 +61,10 @@ def tile_kernel(
 ) -> Kernel:
     """Return the kernel of a nest. `product`: tensor cores compute its sum."""
     loops = _TileLoops(kernel, tile, product, _needs_fence(kernel, buffers))
-    body = (Program(tile.outer), *loops.passes(kernel.passes, frozenset(kernel.outer)))
+    body = loops.passes(kernel.passes, frozenset(kernel.outer))
+    if tile.outer and tile.outer[-1].row is not None:
+        body = (WholeBlock(tile.outer[-1], body),)
+    body = (Program(tile.outer), *body)
     return Kernel(kernel.name, params_of(kernel, buffers), kernel.symbols, body, kernel.origins)
 
 
@@ -67,6 +73,17 @@ class _TileLoops(LoopBuilder):
         super().__init__(kernel)
         self.tile, self.product, self.fence = tile, product, fence
         self._opened: set[TileBlock] = set()
+        self._relative: dict[Reduction, RelativeSum] = {}  # sums in the loop of their maximum
+
+    def passes(
+        self,
+        passes: Sequence[Pass],
+        bound: frozenset[Axis],
+        ready: frozenset[Value] = frozenset(),
+    ) -> Body:
+        if bound == frozenset(self.kernel.outer):
+            passes, self._relative = with_relative_sums(passes, self.tile.inner)
+        return super().passes(passes, bound, ready)
 
     def pass_(self, pass_: Pass, bound: frozenset[Axis], ready: frozenset[Value]) -> Body:
         if not pass_.axes:
@@ -101,16 +118,25 @@ class _TileLoops(LoopBuilder):
         self, pass_: Pass, block: TileBlock, bound: frozenset[Axis], ready: frozenset[Value]
     ) -> Body:
         """Reduce in steps: each lane accumulates, and the lanes are combined after the loop."""
-        totals = {node: self._lanes(node, block) for node in pass_.reductions}
+        sums = {node: self._relative[node] for node in pass_.reductions if node in self._relative}
+        maxima = {found.largest for found in sums.values()}
+        pass_ = replace(pass_, reductions=tuple(n for n in pass_.reductions if n not in sums))
+        totals = {node: self._lanes(node, block, node in maxima) for node in pass_.reductions}
         start = _loop_of(block)
         point = self._entered(self.point(pass_, bound, ready, totals), totals, block)
+        if block.row is not None:
+            point = (WholeBlock(block, point),)
         body = (Open(block, start), *point)
         folds = (
             Let(node, Fold(node.op, Result(total, total.var.dtype), block, node.dtype))
             for node, total in totals.items()
         )
         loop = For((start,), body, step=block.size, stages=self.tile.stages)
-        return (*map(Start, totals.values()), loop, *folds)
+        relative = (
+            Let(node, Fold("sum", _scaled(totals[found.largest], found.base), block, node.dtype))
+            for node, found in sums.items()
+        )
+        return (*map(Start, totals.values()), loop, *folds, *relative)
 
     def _multiplied(self, product: Product, block: TileBlock) -> Body:
         """Sum the products of two operands in steps, by tensor cores."""
@@ -184,11 +210,14 @@ class _TileLoops(LoopBuilder):
             return value
         return Inside(value, block, identity(node.op, held), held)
 
-    def _lanes(self, node: Reduction, block: TileBlock | None) -> Total:
-        """Return accumulators: one for each point of a block, or for each value that varies."""
+    def _lanes(self, node: Reduction, block: TileBlock | None, with_exps: bool = False) -> Total:
+        """Return accumulators: one for each point of a block, or for each value that varies.
+        `with_exps`: beside a maximum, the sum of exponentials relative to it.
+        """
         name, dtype = self.new_name("acc"), _accumulator_dtype(node)
         axes = free_axes(node) if block is None else free_axes(node.value) | frozenset(block.axes)
         at = lost = None
+        exps = Var(f"{name}_exps", dtype) if with_exps else None
         steps: Dimension = extent_of(node.axes) if block is None else block.count
         if node.op in ("argmax", "argmin"):
             at = Var(f"{name}_at", torch.int64 if self.tile.wide else torch.int32)
@@ -196,7 +225,15 @@ class _TileLoops(LoopBuilder):
             lost = Var(f"{name}_lost", dtype)
         order = [axis for b in (*self.tile.outer, *self.tile.inner.values()) for axis in b.axes]
         tile = tuple(axis for axis in order if axis in axes)
-        return Total(node.op, node.axes, dtype, Var(name, dtype), at, lost, tile=tile)
+        return Total(node.op, node.axes, dtype, Var(name, dtype), at, lost, tile=tile, exps=exps)
+
+
+def _scaled(total: Total, base: Value) -> Value:
+    """Return the lanes' sums of exponentials, relative to `base` instead of the lane's maximum."""
+    assert total.exps is not None
+    largest, dtype = Result(total, total.var.dtype), total.var.dtype
+    exps = Result(replace(total, op="sum", var=total.exps, exps=None), dtype)
+    return compute("mul", exps, compute("exp", compute("sub", largest, base)))
 
 
 def _is_store(each: Statement) -> bool:
@@ -205,7 +242,7 @@ def _is_store(each: Statement) -> bool:
 
 def _loop_of(block: TileBlock) -> Axis:
     """Return the variable of a loop over the blocks of an extent."""
-    extent: Any = block.extent  # a Size acts as an int
+    extent: Any = block.reach  # a Size acts as an int
     return Axis(f"{block.name}_at", extent)
 
 
@@ -226,6 +263,7 @@ def _needs_fence(kernel: Structure, buffers: Mapping[str, Buffer]) -> bool:
         return True
     if len({buffers[name].dtype.itemsize for name in kernel.arguments}) == 1:
         return False
-    layouts = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in read}
+    dying = [buffers[name] for name in read if buffers[name].role == "temp"]
+    layouts = {(buffer.shape, buffer.stride, buffer.dtype) for buffer in dying}
     written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in kernel.written}
     return bool(layouts & written) and all(not part.axes for part in kernel.passes)
