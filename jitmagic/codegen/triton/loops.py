@@ -17,6 +17,7 @@ from ...loops.exponentials import RelativeSum
 from ...loops.expr import Axis, AxisVar
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Load, Reduction, Value, walk
+from ...loops.ir import Store as NestStore
 from ...loops.values import cast, compute, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
@@ -61,7 +62,7 @@ def tile_kernel(
 ) -> Kernel:
     """Return the kernel of a nest. `product`: tensor cores compute its sum."""
     loops = _TileLoops(kernel, tile, product, _needs_fence(kernel, buffers))
-    body = loops.passes(kernel.passes, frozenset(kernel.outer))
+    body = loops.groups() if kernel.summed else loops.rows()
     if tile.outer and tile.outer[-1].row is not None:
         body = (WholeBlock(tile.outer[-1], body),)
     body = (Program(tile.outer), *body)
@@ -74,6 +75,26 @@ class _TileLoops(LoopBuilder):
         self.tile, self.product, self.fence = tile, product, fence
         self._opened: set[TileBlock] = set()
         self._relative: dict[Reduction, RelativeSum] = {}  # sums in the loop of their maximum
+        self._sums: dict[NestStore, Total] = {}  # over rows of a group
+
+    def rows(self) -> Body:
+        return self.passes(self.kernel.passes, frozenset(self.kernel.outer))
+
+    def groups(self) -> Body:
+        """Compute the rows of a group one after the other, and sum over them."""
+        blocks = tuple(self.tile.inner.values())
+        self._opened.update(blocks)
+        axes = self.kernel.summed
+        row = TileBlock(self.new_name("k"), axes, extent_of(axes), 1)
+        at = _loop_of(row)
+        loop = For((at,), (Open(row, at), *self.rows()), stages=self.tile.stages)
+        across = tuple(axis for axis in self.kernel.outer if axis not in axes)
+        stores = (
+            Store(each.buffer, each.index[0], Result(total, each.value.dtype),
+                  (*across, *each.inner))
+            for each, total in self._sums.items()
+        )  # fmt: skip
+        return (*map(Open, blocks), *map(Start, self._sums.values()), loop, *stores)
 
     def passes(
         self,
@@ -180,11 +201,21 @@ class _TileLoops(LoopBuilder):
         ready: frozenset[Value],
         totals: Mapping[Reduction, Total],
     ) -> Body:
-        made = super().point(pass_, bound, ready, totals)
+        sums = [store for store in pass_.stores if store.mode == "sum"]
+        others = tuple(store for store in pass_.stores if store.mode != "sum")
+        made = super().point(replace(pass_, stores=others), bound, ready, totals)
+        made = (*made, *map(self._add_row, sums))
         axes = (*self.kernel.outer, *pass_.axes)
         stores = [replace(each, axes=axes) for each in made if isinstance(each, Store)]
         fence = (Barrier(),) if self.fence and stores else ()
         return (*(each for each in made if not isinstance(each, Store)), *fence, *stores)
+
+    def _add_row(self, store: NestStore) -> Accumulate:
+        """Add the values of a row to the sums over the rows of a group."""
+        name, dtype = self.new_name("acc"), store.value.dtype
+        total = Total("sum", self.kernel.summed, dtype, Var(name, dtype), tile=store.inner)
+        self._sums[store] = total
+        return Accumulate(total, store.value)
 
     def _entered(
         self, body: Body, totals: Mapping[Reduction, Total], block: TileBlock | None

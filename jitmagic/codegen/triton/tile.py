@@ -81,7 +81,7 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
     if not inner:
         tile = _points(kernel, target, wide, overrides)
     else:
-        tile = _rows(kernel, inner, target, wide, overrides)
+        tile = _rows(_of_groups(kernel), inner, target, wide, overrides)
     tile = _aligned_tile(kernel, tile)
     return replace(tile, warps=overrides.warps or tile.warps, stages=overrides.stages)
 
@@ -248,6 +248,12 @@ def _square(kernel: Structure, slow: Axis, fast: Axis, wide: bool, side: int) ->
 
 
 # -- rows -----------------------------------------------------------------------------------------
+
+
+def _of_groups(kernel: Structure) -> Structure:
+    """Return the kernel with one point for all the rows that a program sums."""
+    summed = kernel.summed
+    return replace(kernel, outer=tuple(axis for axis in kernel.outer if axis not in summed))
 
 
 def _rows(
