@@ -188,10 +188,13 @@ class Program(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Open(Statement):
-    """Binds the axes of a block that begins at the variable `start` of a loop, or at 0."""
+    """Binds the axes of a block that begins at the variable `start` of a loop, or at 0.
+    `is_whole`: all of its points are inside of the extent.
+    """
 
     block: TileBlock
     start: Axis | None = None
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

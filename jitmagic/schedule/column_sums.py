@@ -157,7 +157,11 @@ class _Joiner:
         its sums do not fit or if that would not save memory traffic.
         """
         nodes = self.reductions(nest)
-        if number == at or not nodes or not all(_sums_rows(node, nest.outer[0], rows) for node in nodes):
+        if (
+            number == at
+            or not nodes
+            or not all(_sums_rows(node, nest.outer[0], rows) for node in nodes)
+        ):
             return {}
         made = {}
         for node in nodes:

@@ -5,6 +5,7 @@ memory is aligned. Run by Triton's interpreter, against eager and the program in
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -14,6 +15,7 @@ import torch
 from jitmagic.codegen.triton import aligned_rows
 from jitmagic.codegen.triton import tile as triton_tile
 
+from . import test_triton
 from .test_triton import check
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -123,3 +125,21 @@ def test_blocks_of_rows_with_values_of_their_own(length, monkeypatch):
     text = check(fn, torch.randn(7, length), torch.randn(7), torch.randint(0, length, (7,)))
     assert "i0 = pid // " in text
     assert ("_row = " in text) == (length % 4 != 0)
+
+
+@pytest.mark.parametrize("length", [2560, 2563])
+def test_programs_loop_along_many_rows(length, monkeypatch):
+    monkeypatch.setattr(triton_tile, "ROW_LOOP", 2048)
+    monkeypatch.setattr(triton_tile, "BLOCK", 512)
+    monkeypatch.setattr(aligned_rows, "BLOCK", 512)
+    monkeypatch.setattr(test_triton, "H200", replace(test_triton.H200, multiprocessors=2))
+
+    def fn(x, largest, target):
+        column = torch.arange(x.shape[-1])
+        chosen = column == target[:, None]
+        return ((x.float() - largest[:, None]).exp() - chosen.float()).to(x.dtype)
+
+    target = torch.randint(0, length, (11,))
+    text = check(fn, torch.randn(11, length).to(torch.bfloat16), torch.randn(11), target)
+    assert text.count("for r_at in ") == (2 if length % 8 else 1)
+    assert "num_stages=3" in text

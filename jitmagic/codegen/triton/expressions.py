@@ -56,14 +56,15 @@ _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
 
 
 class Scope:
-    """Holds the names of masks and positions of the blocks that are open, and the positions in
-    memory of those that begin at an aligned one.
+    """Holds the names of masks and positions of the blocks that are open; of those that begin at
+    an aligned place in memory, the positions there and the first point.
     """
 
     def __init__(self, outside: Scope | None = None) -> None:
         self.masks: dict[TileBlock, str] = {} if outside is None else dict(outside.masks)
         self.flat: dict[TileBlock, str] = {} if outside is None else dict(outside.flat)
         self.aligned: dict[TileBlock, str] = {} if outside is None else dict(outside.aligned)
+        self.firsts: dict[TileBlock, str] = {} if outside is None else dict(outside.firsts)
 
     def inside(self) -> Scope:
         return Scope(self)

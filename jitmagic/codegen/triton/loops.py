@@ -14,7 +14,7 @@ import torch
 
 from ...lazy_dataclass import replace
 from ...loops.exponentials import RelativeSum
-from ...loops.expr import Axis, AxisVar
+from ...loops.expr import Axis, AxisVar, Integer
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Load, Reduction, Value, walk
 from ...loops.ir import Store as NestStore
@@ -22,7 +22,7 @@ from ...loops.values import cast, compute, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder, free_axes
-from ...symbols.size import Dimension, upper_bound
+from ...symbols.size import Dimension, Size, upper_bound
 from ..kernel import (
     Accumulate,
     Barrier,
@@ -145,19 +145,34 @@ class _TileLoops(LoopBuilder):
         totals = {node: self._lanes(node, block, node in maxima) for node in pass_.reductions}
         start = _loop_of(block)
         point = self._entered(self.point(pass_, bound, ready, totals), totals, block)
-        if block.row is not None:
-            point = (WholeBlock(block, point),)
-        body = (Open(block, start), *point)
         folds = (
             Let(node, Fold(node.op, Result(total, total.var.dtype), block, node.dtype))
             for node, total in totals.items()
         )
-        loop = For((start,), body, step=block.size, stages=self.tile.stages)
         relative = (
             Let(node, Fold("sum", _scaled(totals[found.largest], found.base), block, node.dtype))
             for node, found in sums.items()
         )
-        return (*map(Start, totals.values()), loop, *folds, *relative)
+        loops = self._steps(block, start, point)
+        return (*map(Start, totals.values()), *loops, *folds, *relative)
+
+    def _steps(self, block: TileBlock, start: Axis, body: Body) -> Body:
+        """Return loops over the steps of an extent; those of an aligned block that may run past
+        the ends of the row come last, with masks.
+        """
+        size, extent = block.size, block.extent
+        if block.row is None or isinstance(extent, Size):
+            inside = (Open(block, start), *body)
+            return (For((start,), inside, step=size, stages=self.tile.stages),)
+        last = extent // size * size  # the first place at which a step can be past the end
+        if last + size < block.reach:  # or two steps can
+            inside = (Open(block, start), WholeBlock(block, body))
+            return (For((start,), inside, step=size, stages=self.tile.stages),)
+        inside = (Open(block, start, is_whole=True), *body)
+        whole = For((start,), inside, start=Integer(size), stop=Integer(last), step=size,
+                    stages=self.tile.stages)  # fmt: skip
+        ends = For((start,), (Open(block, start), *body), step=last)
+        return (whole, ends)
 
     def _multiplied(self, product: Product, block: TileBlock) -> Body:
         """Sum the products of two operands in steps, by tensor cores."""

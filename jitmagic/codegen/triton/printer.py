@@ -111,8 +111,8 @@ class TritonText(TritonExpressions):
         match each:
             case Program(blocks):
                 self.program(blocks)
-            case Open(block, start):
-                self.open(block, "" if start is None else start.name)
+            case Open(block, start, is_whole):
+                self.open(block, "" if start is None else start.name, is_whole=is_whole)
             case For():
                 self.loop(each)
             case WholeBlock(block, body):
@@ -157,14 +157,14 @@ class TritonText(TritonExpressions):
         for block, start, factor in sorted(opened, key=lambda each: each[0].row is not None):
             self.open(block, start, factor)
 
-    def open(self, block: TileBlock, origin: str, factor: int = 1) -> None:
+    def open(self, block: TileBlock, origin: str, factor: int = 1, is_whole: bool = False) -> None:
         """Define the positions of a block, its mask and its axes."""
         points = self.positions(block)
         start = origin if factor == 1 else f"{origin} * {factor}"
         text = " + ".join(part for part in (start, points) if part)
         flat = block.axes[0].name if len(block.axes) == 1 else block.name
         if block.row is not None:
-            self.open_aligned(block, flat, start, points)
+            self.open_aligned(block, flat, start, points, is_whole)
             return
         if block not in self.all_blocks:  # a point of a loop, whose variable is an int32
             text = f"{start} + tl.full([], 0, {self.position_dtype})"
@@ -182,21 +182,26 @@ class TritonText(TritonExpressions):
                 self.line(f"{axis.name} = {text}")
             below = below * axis.extent
 
-    def open_aligned(self, block: TileBlock, flat: str, start: str, points: str) -> None:
+    def open_aligned(
+        self, block: TileBlock, flat: str, start: str, points: str, is_whole: bool
+    ) -> None:
         """Define the positions of a block that begins where memory is aligned."""
         assert block.row is not None
         row, unit, extent = f"{flat}_row", block.unit, self.size_text(block.extent)
         self.line(f"{row} = {self.index(block.row)}")
-        self.line(f"{flat}_first = {start} - {row} % {unit}")
+        self.scope.firsts[block] = f"{start} - {row} % {unit}"
         self.line(f"{flat}_at = {row} // {unit} * {unit} + {start} + {points}")
         self.line(f"{flat} = {flat}_at - {row}")
+        self.scope.flat[block], self.scope.aligned[block] = flat, f"{flat}_at"
+        if is_whole:
+            return
         self.line(f"{flat}_in = ({flat} >= 0) & ({flat} < {extent})")
-        self.scope.masks[block], self.scope.flat[block] = f"{flat}_in", flat
-        self.scope.aligned[block] = f"{flat}_at"
+        self.scope.masks[block] = f"{flat}_in"
 
     def whole_block(self, block: TileBlock, body: Sequence[Statement]) -> None:
         """Write the body without masks and with them."""
         first = f"{self.scope.flat[block]}_first"
+        self.line(f"{first} = {self.scope.firsts[block]}")
         end = f"{first} + {block.size} <= {self.size_text(block.extent)}"
         mask = self.scope.masks.pop(block)
         self.inside(f"if ({first} >= 0) & ({end}):", body)
@@ -204,8 +209,10 @@ class TritonText(TritonExpressions):
         self.inside("else:", body)
 
     def loop(self, loop: For) -> None:
-        (axis,), size = loop.axes, self.size_text(loop.axes[0].extent)
-        steps = f"range(0, {size}" + (f", {loop.step})" if loop.step != 1 else ")")
+        (axis,) = loop.axes
+        stop = self.size_text(axis.extent) if loop.stop is None else self.index(loop.stop)
+        steps = f"range({self.index(loop.start)}, {stop}"
+        steps += f", {loop.step})" if loop.step != 1 else ")"
         if loop.stages:
             steps = f"tl.{steps[:-1]}, num_stages={loop.stages})"
         self.inside(f"for {axis.name} in {steps}:", loop.body)
