@@ -155,6 +155,7 @@ CPU_ROW = add(
         target=_target,
         weaker=_weaker,
         costly=16,
+        turns_images=True,
         traces_autocast=True,
         attention=_attention,
     )

@@ -55,6 +55,7 @@ CUDA_ROW = add(
         costly=4,
         caches_memory=True,
         has_tensor_cores=True,
+        turns_images=True,
         has_atomics=True,
         runs_cuda=True,
         traces_autocast=True,

@@ -92,7 +92,8 @@ class Device:
       kernels                   whose results ATen's kernels give: rounding, layouts, missing dtypes
       costly                    time of exp, erf or tanh, relative to a product of one element
       caches_memory             allocating is cheap, and large tensors are better not in one pool
-      has_tensor_cores          matrix products depend on the alignment of rows, and images on order
+      has_tensor_cores          matrix products are faster with aligned rows
+      turns_images              convolutions are faster with channels_last images
       has_atomics               kernels of many threads may add into one element
       runs_cuda                 it has CUDA's driver: streams with events, graphs
       traces_autocast           torch.autocast for this type is part of the trace, and guarded
@@ -109,6 +110,7 @@ class Device:
     costly: int = 4
     caches_memory: bool = False
     has_tensor_cores: bool = False
+    turns_images: bool = False
     has_atomics: bool = False
     runs_cuda: bool = False
     traces_autocast: bool = False

@@ -91,6 +91,7 @@ class DeviceFacts(TypedDict, total=False):
     costly: int
     caches_memory: bool
     has_tensor_cores: bool
+    turns_images: bool
     has_atomics: bool
 
 
@@ -112,7 +113,8 @@ def register_device(
       isa, threads, l2_bytes: for `target` of the renderer; `l2_bytes` bounds tiles of a schedule
       costly: time of exp or tanh, relative to a product of two elements, for what is recomputed
       caches_memory: allocating is cheap
-      has_tensor_cores: products need aligned rows, convolutions prefer channels_last
+      has_tensor_cores: products need aligned rows
+      turns_images: convolutions prefer channels_last
       has_atomics: kernels may add into one element from many threads
 
     Returns a Registration. Raises UsageError for another type than PrivateUse1's, a renderer that

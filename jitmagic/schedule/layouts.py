@@ -1,9 +1,10 @@
-"""Chooses channels_last for GPU convolutions whose images only this program reads.
+"""Chooses channels_last for convolutions whose images only this program reads.
 
 In: the unfused program, and the number of its last outputs that are saved for jitmagic's own
-backward. Out: the same steps; convolutions on tensor cores read and write channels_last images, in
-both directions, and so do the nests and poolings in between. Tensor cores need that order: for a
-row-major image cuDNN transposes the image before each convolution and the result after it.
+backward. Out: the same steps; convolutions on tensor cores, and on the CPU in inference, read and
+write channels_last images, and so do the nests and poolings in between. Tensor cores need that
+order: for a row-major image cuDNN transposes the image before each convolution and the result after
+it, as oneDNN does on a CPU, where training does not gain.
 
 Only the strides of temporaries and of saved outputs change, which nests and convolutions read from
 the Buffer; the operands of other ATen ops keep their layouts. A convolution that reads an image in
@@ -73,7 +74,8 @@ def with_images_channels_last(
     """Lay out images as channels_last; see the module docstring. `fast`: even if cuDNN then
     computes in TF32, unlike eager's call.
     """
-    if not row_of(program.device).has_tensor_cores:
+    row = row_of(program.device)
+    if not row.turns_images or not (row.has_tensor_cores or _is_inference(program, saved)):
         return program
     free = _free_to_choose(program, saved)
     # A nest that reads images in both orders would read one of them across memory.
@@ -90,6 +92,10 @@ def with_images_channels_last(
     chosen = {name for step in convolutions for name in (*_images(step), *_weights(step))} & free
     last = {name for name, buffer in program.buffers.items() if _is_channels_last(buffer)}
     chosen = _propagated(chosen, last, free, program)
+    copied = [s for s in convolutions if not chosen.union(last).issuperset(_images(s)[:1])]
+    # oneDNN copies a row-major image too, but not more slowly than a nest.
+    if not row.has_tensor_cores and 2 * len(copied) > len(convolutions):
+        return program
     buffers = dict(program.buffers)
     buffers.update((name, _channels_last(buffers[name])) for name in chosen)
     steps: list[Step] = []
@@ -110,6 +116,11 @@ def turned_outputs(before: LoopProgram, after: LoopProgram) -> dict[int, tuple[i
     return strides
 
 
+def _is_inference(program: LoopProgram, saved: int) -> bool:
+    ops = {step.op for step in program.steps if isinstance(step, Extern)}
+    return not saved and aten.convolution_backward.default not in ops
+
+
 def _is_convolution(step: Step, program: LoopProgram, fast: bool) -> bool:
     """Return whether a step is a convolution that gains from channels_last."""
     # Eager's kernel must be as precise, unless the user asked for `fast`. With several groups of
@@ -121,10 +132,12 @@ def _is_convolution(step: Step, program: LoopProgram, fast: bool) -> bool:
     assert weight_at is not None
     image, weight = (program.buffers[step.args[n].name] for n in (weight_at - 1, weight_at))
     groups = step.args[8 if step.op is aten.convolution.default else 9]
+    if len(image.shape) != 4 or 0 in image.shape:
+        return False
+    if not row_of(program.device).has_tensor_cores:
+        return image.dtype == torch.float32 and torch.backends.mkldnn.is_available()
     return (
-        len(image.shape) == 4
-        and on_tensor_cores(image.dtype, "convolutions")
-        and 0 not in image.shape
+        on_tensor_cores(image.dtype, "convolutions")
         and (groups == 1 or weight.shape[1] == 1)
         and (fast or groups != 1 or _is_as_precise(weight))
     )
