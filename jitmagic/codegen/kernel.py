@@ -166,9 +166,14 @@ class Start(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Accumulate(Statement):
+    """Accumulates a value. `position`: that of an argmax or argmin; `block`: a value outside of it
+    does not count.
+    """
+
     total: Total
     value: Value
     position: Expr | None = None
+    block: TileBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,9 @@ class _State:
                 self.known[target] = self.value(value)
             case Start(total):
                 self.start(total)
+            case Accumulate(total, value, _, block) if total.relative is not None:
+                kept = torch.tensor(True) if block is None else self.inside[block]
+                self.relate(total, self.value(value), kept)
             case Accumulate(total, value, position):
                 self.accumulate(total, self.value(value), position)
             case Dot(total, a, b, (_, _, terms)):
@@ -251,12 +254,12 @@ class _State:
         self.known[total.var] = torch.tensor(identity(total.op, total.operand), dtype=dtype)
         if total.at is not None:
             self.known[total.at] = torch.tensor(-1)
-        if total.exps is not None:
-            self.known[total.exps] = torch.tensor(0, dtype=dtype)
+        if total.relative is not None:
+            self.known[total.relative] = torch.tensor(0, dtype=dtype)
+        if total.count is not None:
+            self.known[total.count] = torch.tensor(0, dtype=dtype)
 
     def accumulate(self, total: Total, value: Tensor, position: Expr | None) -> None:
-        if total.exps is not None:
-            self.known[total.exps] = self.exponentials(total, value)
         if total.at is None:
             self.join(total, value)
             return
@@ -267,13 +270,23 @@ class _State:
         self.known[total.var] = torch.where(better, value, before)
         self.known[total.at] = torch.where(better, self.offset(position), at)
 
-    def exponentials(self, total: Total, value: Tensor) -> Tensor:
-        """Return the sum of the exponentials relative to the maximum, which `value` may raise."""
-        assert total.exps is not None
-        before, known = self.known[total.exps], value - self.known[total.var]
-        factor = torch.exp(-known.abs())
-        after = torch.where(known > 0, before * factor + 1, before + factor)
-        return torch.where(value == float("-inf"), before, after)
+    def relate(self, total: Total, value: Tensor, kept: Tensor) -> None:
+        """Accumulate a value that is kept, and its share of a sum relative to what was before."""
+        assert total.relative is not None
+        held, relative = self.known[total.var], self.known[total.relative]
+        if total.op == "max":
+            rest = value - held
+            factor = torch.exp(-rest.abs())
+            after = torch.where(rest > 0, relative * factor + 1, relative + factor)
+            after = torch.where(value == float("-inf"), relative, after)
+        else:
+            assert total.count is not None
+            count = self.known[total.count]
+            rest = (count + 1) * value - (held + value)
+            after = relative + rest * rest / (count * (count + 1)).clamp(min=1)
+            self.known[total.count] = torch.where(kept, count + 1, count)
+        self.join(total, torch.where(kept, value, identity(total.op, value.dtype)))
+        self.known[total.relative] = torch.where(kept, after, relative)
 
     def join(self, total: Total, part: Tensor) -> None:
         before = self.known[total.var]

@@ -46,8 +46,9 @@ INTEGERS: Mapping[str, Callable[..., int]] = {
 class Total:
     """Describes an accumulator of `op` (operators/scalar.py's REDUCTIONS) over `axes`, whose values
     have `operand` as dtype. `var` holds what was accumulated, in its own dtype; `at` the position
-    of an argmax or argmin; `lost` the rounding error of a compensated sum; `exps`, beside a max,
-    the sum of exp(x - var) over the values x so far, without those that are -inf.
+    of an argmax or argmin; `lost` the rounding error of a compensated sum. `relative` is beside a
+    max the sum of exp(x - var) over the values x so far, without those that are -inf; beside a sum
+    that of the squares of their differences from their mean, and then `count` is their number.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
     "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, or "dot"
@@ -67,7 +68,8 @@ class Total:
     one_block: tuple[Expr, Expr] | None = None
     wide: bool = False
     tile: tuple[Axis, ...] = ()
-    exps: Var | None = None
+    relative: Var | None = None
+    count: Var | None = None
 
 
 @dataclass(frozen=True, eq=False)

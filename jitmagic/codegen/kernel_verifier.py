@@ -189,5 +189,5 @@ class _Verifier:
 
 
 def _variables(total: Total) -> tuple[Var, ...]:
-    variables = (total.var, total.at, total.lost, total.exps)
+    variables = (total.var, total.at, total.lost, total.relative, total.count)
     return tuple(var for var in variables if var is not None)

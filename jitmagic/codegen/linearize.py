@@ -132,9 +132,9 @@ class _Linear(LinearValues):
                 self.emit(replace(each, args=tuple(args)))
             case Let(target, value):
                 self.let(target, value)
-            case Accumulate(total, value, position):
+            case Accumulate(value=value):
                 used = self.use(value)
-                self.emit(Accumulate(total, used, position))
+                self.emit(replace(each, value=used))
             case Set(var, value):
                 self.emit(Set(var, self.use(value)))
             case Join(total, part):

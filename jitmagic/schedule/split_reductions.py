@@ -23,7 +23,6 @@ import torch
 from ..budget import check
 from ..devices import Target
 from ..lazy_dataclass import dataclass, field, replace
-from ..loops.exponentials import relative_sum
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.free_axes import value_axes
 from ..loops.ir import (
@@ -40,6 +39,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
+from ..loops.relative_sums import RelativeSum, relative_sum
 from ..loops.values import cast, compute, constant, identity, where
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, may_assume
 from .dependencies import loads_of, storages, store_values
@@ -157,8 +157,9 @@ class _Splitter:
         pieces = self._pieces(nest, first)
         length = _length(axis.extent, pieces)
         piece = fresh_axis(axis, -(-axis.extent // length))
-        sums = [node for node in wide if _is_relative_to(node, group, pending)]
-        return [*group, *sums], _Cut(axis, piece, fresh_axis(axis, length))
+        cut = _Cut(axis, piece, fresh_axis(axis, length))
+        sums = [node for node in wide if _is_relative_to(node, group, pending, cut)]
+        return [*group, *sums], cut
 
     def _axis(self, node: Reduction) -> Axis:
         """Return the axis to split: the first if order matters, else the longest (the first of
@@ -201,16 +202,15 @@ class _Splitter:
     def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, nests: list[Nest]) -> Nest:
         stores: list[Store] = []
         results: dict[Value, Value] = {}
-        maxima: dict[Value, tuple[Reduction, Value]] = {}
+        done: dict[Value, tuple[Reduction, Value]] = {}
         for node in nodes:
             inside = _Piece(node, cut)
             found = relative_sum(node)
-            if found is not None and found.largest in maxima:
-                largest, loaded = maxima[found.largest]
-                part = self._part(nest, _sum_in_piece(node, largest), cut, stores)
+            if found is not None and found.beside in done:
+                own, loaded = done[found.beside]
+                part = self._part(nest, _in_piece(found, own), cut, stores)
                 base = Rebuilder(made=results).value(found.base)
-                weight = compute("exp", compute("sub", cast(loaded, node.dtype), base))
-                total = compute("mul", part, weight)
+                total = _related(found, own, cast(loaded, node.dtype), part, base)
                 results[node] = Reduction("sum", (cut.piece,), total, node.dtype)
             elif node.op.startswith("arg"):
                 best = self._part(nest, inside.best(), cut, stores)
@@ -220,7 +220,7 @@ class _Splitter:
                 reduced = inside.reduced(node.op)
                 part = self._part(nest, reduced, cut, stores)
                 results[node] = Reduction(node.op, (cut.piece,), part, node.dtype)
-                maxima[node] = reduced, part
+                done[node] = reduced, part
         name = self._name(f"{nest.name}_parts")
         outer = (cut.piece, *nest.outer)
         nests.append(final_nest(name, outer, stores, nest.origins, self.buffers))
@@ -359,24 +359,44 @@ class _Splitter:
         return order
 
 
-def _is_relative_to(node: Reduction, maxima: list[Reduction], pending: set[Reduction]) -> bool:
-    """Return whether the node sums exponentials relative to one of the maxima, and depends on no
-    other reduction that is pending.
+def _is_relative_to(
+    node: Reduction, group: list[Reduction], pending: set[Reduction], cut: _Cut
+) -> bool:
+    """Return whether the node is a sum relative to one of the group, and depends on no other
+    reduction that is pending.
     """
     found = relative_sum(node)
-    if found is None or found.largest not in maxima:
+    if found is None or found.beside not in group:
         return False
-    return pending.isdisjoint(part for part in walk((found.base,)) if part not in maxima)
+    if found.kind == "square" and (cut.ragged or isinstance(extent_of(node.axes), Size)):
+        return False  # the number of values in a piece is not known
+    return pending.isdisjoint(part for part in walk((found.base,)) if part not in group)
 
 
-def _sum_in_piece(node: Reduction, largest: Reduction) -> Reduction:
-    """Return the sum of exponentials of a piece, relative to the largest value in it."""
-    value, base = cast(largest.value, node.dtype), cast(largest, node.dtype)
+def _in_piece(found: RelativeSum, own: Reduction) -> Reduction:
+    """Return the sum in a piece, relative to the maximum or the mean `own` of the piece."""
+    dtype = found.value.dtype
+    value, base = cast(own.value, dtype), cast(own, dtype)
+    if found.kind == "square":
+        rest = compute("sub", value, compute("truediv", base, _count(own)))
+        return Reduction("sum", own.axes, compute("mul", rest, rest), dtype)
     # Infinity minus infinity would be NaN: a piece whose values are all -inf adds nothing.
     is_infinite = compute("isinf", base)
-    finite = where(is_infinite, constant(0, node.dtype), base)
-    term = compute("exp", compute("sub", value, finite))
-    return Reduction("sum", largest.axes, term, node.dtype)
+    finite = where(is_infinite, constant(0, dtype), base)
+    return Reduction("sum", own.axes, compute("exp", compute("sub", value, finite)), dtype)
+
+
+def _related(found: RelativeSum, own: Reduction, held: Value, part: Value, base: Value) -> Value:
+    """Return the sum of a piece relative to the base of the whole sum."""
+    if found.kind == "exp":
+        return compute("mul", part, compute("exp", compute("sub", held, base)))
+    rest = compute("sub", compute("truediv", held, _count(own)), base)
+    return compute("add", part, compute("mul", _count(own), compute("mul", rest, rest)))
+
+
+def _count(own: Reduction) -> Value:
+    """Return the number of values of a piece."""
+    return constant(float(extent_product(own.axes)), torch.promote_types(own.dtype, torch.float32))
 
 
 def _once_per_row(nest: Nest) -> list[Value]:

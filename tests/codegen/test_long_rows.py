@@ -81,7 +81,7 @@ PROGRAMS = [softmax, log_softmax, logsumexp, largest_and_copy]
 def test_one_loop_computes_a_maximum_and_the_sum_relative_to_it(fn, dtype, short_steps):
     for length in (40, 48, 61):
         text = check(fn, rows(length, dtype))
-        assert text.count("acc0, acc0_exps = add_exp(") == (2 if "_row = " in text else 1)
+        assert text.count("acc0, acc0_relative = add_exp(") == (2 if "_row = " in text else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -91,6 +91,46 @@ def test_pieces_of_rows_have_maxima_of_their_own(fn, dtype, short_steps, pieces)
         text = check(fn, rows(length, dtype))
         assert text.count("_parts0(") == 1
         assert "_parts1(" not in text
+
+
+def variance(x):
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    return ((wide - mean) ** 2).mean(-1), mean
+
+
+def normalized_columns(x):
+    mean = x.mean(0, keepdim=True)
+    square = ((x - mean) ** 2).mean(0, keepdim=True)
+    return (x - mean) * torch.rsqrt(square + 1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_loop_computes_a_mean_and_the_variance(dtype, short_steps):
+    for length in (40, 48):
+        x = rows(length, dtype)
+        x[6] = 1000 + torch.randn(length) * 0.01
+        text = check(variance, x)
+        assert text.count("add_square(acc0, acc0_relative, acc0_count, ") == 1
+        assert ("acc0_next" in text) == (length == 40)
+
+
+@pytest.mark.parametrize("length", [96, 160])
+def test_pieces_of_rows_have_means_of_their_own(length, short_steps, pieces):
+    x = rows(length, torch.float32)
+    x[6] = 1000 + torch.randn(length) * 0.01
+    text = check(variance, x)
+    assert text.count("_parts0(") == 1
+    assert "_parts1(" not in text
+
+
+def test_variances_of_columns(short_steps, monkeypatch):
+    monkeypatch.setattr(split_reductions, "STRIDED_ROW", 64)
+    monkeypatch.setattr(split_reductions, "STRIDED_PIECE", 32)
+    monkeypatch.setattr(triton_tile, "STEP_STRIDED", 128)
+    text = check(normalized_columns, torch.randn(960, 40) + 5)
+    assert "_parts0(" in text
+    assert "_parts1(" not in text
 
 
 def test_a_sum_relative_to_another_maximum_has_its_own_loop(short_steps):

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from ...lazy_dataclass import replace
-from ...loops.exponentials import RelativeSum
 from ...loops.expr import Axis, AxisVar, Integer
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Load, Reduction, Value, walk
 from ...loops.ir import Store as NestStore
+from ...loops.relative_sums import RelativeSum
 from ...loops.values import cast, compute, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
@@ -140,20 +140,21 @@ class _TileLoops(LoopBuilder):
     ) -> Body:
         """Reduce in steps: each lane accumulates, and the lanes are combined after the loop."""
         sums = {node: self._relative[node] for node in pass_.reductions if node in self._relative}
-        maxima = {found.largest for found in sums.values()}
+        beside = {found.beside for found in sums.values()}
         pass_ = replace(pass_, reductions=tuple(n for n in pass_.reductions if n not in sums))
-        totals = {node: self._lanes(node, block, node in maxima) for node in pass_.reductions}
+        totals = {node: self._lanes(node, block, node in beside) for node in pass_.reductions}
         start = _loop_of(block)
         point = self._entered(self.point(pass_, bound, ready, totals), totals, block)
+        point = tuple(_counted(each, block) for each in point)
         folds = (
             Let(node, Fold(node.op, Result(total, total.var.dtype), block, node.dtype))
             for node, total in totals.items()
         )
+        loops = self._steps(block, start, point)
         relative = (
-            Let(node, Fold("sum", _scaled(totals[found.largest], found.base), block, node.dtype))
+            Let(node, Fold("sum", _related(found, totals[found.beside]), block, node.dtype))
             for node, found in sums.items()
         )
-        loops = self._steps(block, start, point)
         return (*map(Start, totals.values()), *loops, *folds, *relative)
 
     def _steps(self, block: TileBlock, start: Axis, body: Body) -> Body:
@@ -256,14 +257,15 @@ class _TileLoops(LoopBuilder):
             return value
         return Inside(value, block, identity(node.op, held), held)
 
-    def _lanes(self, node: Reduction, block: TileBlock | None, with_exps: bool = False) -> Total:
+    def _lanes(self, node: Reduction, block: TileBlock | None, is_beside: bool = False) -> Total:
         """Return accumulators: one for each point of a block, or for each value that varies.
-        `with_exps`: beside a maximum, the sum of exponentials relative to it.
+        `is_beside`: with a sum relative to it.
         """
         name, dtype = self.new_name("acc"), _accumulator_dtype(node)
         axes = free_axes(node) if block is None else free_axes(node.value) | frozenset(block.axes)
         at = lost = None
-        exps = Var(f"{name}_exps", dtype) if with_exps else None
+        relative = Var(f"{name}_relative", dtype) if is_beside else None
+        number = Var(f"{name}_count", dtype) if is_beside and node.op == "sum" else None
         steps: Dimension = extent_of(node.axes) if block is None else block.count
         if node.op in ("argmax", "argmin"):
             at = Var(f"{name}_at", torch.int64 if self.tile.wide else torch.int32)
@@ -271,15 +273,32 @@ class _TileLoops(LoopBuilder):
             lost = Var(f"{name}_lost", dtype)
         order = [axis for b in (*self.tile.outer, *self.tile.inner.values()) for axis in b.axes]
         tile = tuple(axis for axis in order if axis in axes)
-        return Total(node.op, node.axes, dtype, Var(name, dtype), at, lost, tile=tile, exps=exps)
+        var = Var(name, dtype)
+        return Total(
+            node.op, node.axes, dtype, var, at, lost, tile=tile, relative=relative, count=number
+        )
 
 
-def _scaled(total: Total, base: Value) -> Value:
-    """Return the lanes' sums of exponentials, relative to `base` instead of the lane's maximum."""
-    assert total.exps is not None
-    largest, dtype = Result(total, total.var.dtype), total.var.dtype
-    exps = Result(replace(total, op="sum", var=total.exps, exps=None), dtype)
-    return compute("mul", exps, compute("exp", compute("sub", largest, base)))
+def _counted(each: Statement, block: TileBlock) -> Statement:
+    """Return the statement without values outside of the block, if it counts values."""
+    if not isinstance(each, Accumulate) or each.total.count is None:
+        return each
+    if not isinstance(each.value, Inside):
+        return each
+    return replace(each, value=each.value.value, block=block)
+
+
+def _related(found: RelativeSum, total: Total) -> Value:
+    """Return the lanes' sums, relative to the base instead of the lane's maximum or mean."""
+    dtype = total.var.dtype
+    held, own, count = (
+        Result(replace(total, op="sum", var=var or total.var, relative=None, count=None), dtype)
+        for var in (total.var, total.relative, total.count)
+    )
+    if found.kind == "exp":
+        return compute("mul", own, compute("exp", compute("sub", held, found.base)))
+    rest = compute("sub", compute("truediv", held, count), found.base)
+    return compute("add", own, compute("mul", count, compute("mul", rest, rest)))
 
 
 def _is_store(each: Statement) -> bool:

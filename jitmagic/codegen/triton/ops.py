@@ -208,6 +208,15 @@ def add_exp(largest, total, value):
     joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
     joined = tl.where(value == float("-inf"), total, joined)
     return tl.maximum(largest, value, {_NAN}), joined""",
+    "add_square": """\
+@triton.jit
+def add_square(total, squares, count, value):
+    # the sum so far, and the squares of differences from the mean, as Youngs and Cramer add them
+    after = count + 1.0
+    joined = total + value
+    rest = after * value - joined
+    scale = 1.0 / tl.maximum(count * after, 1.0)
+    return joined, squares + rest * rest * scale, after""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):

@@ -121,6 +121,8 @@ class TritonText(TritonExpressions):
                 self.let(var, value)
             case Start(total):
                 self.start(total)
+            case Accumulate(total, value, _, block) if total.relative is not None:
+                self.relate(total, value, block)
             case Accumulate(total, value, position):
                 self.accumulate(total, value, position)
             case Dot():
@@ -250,10 +252,10 @@ class TritonText(TritonExpressions):
             self.line(f"{total.at.name} = {at}")
         elif total.lost is not None:
             self.line(f"{total.lost.name} = {start}")
-        elif total.exps is not None:
-            self.axes[total.exps] = frozenset(total.tile)
-            zeros = typed(0, dtype).replace("[]", shape, 1)
-            self.line(f"{total.exps.name} = {zeros}")
+        for more in (total.relative, total.count):
+            if more is not None:
+                self.axes[more] = frozenset(total.tile)
+                self.line(f"{more.name} = {typed(0, dtype).replace('[]', shape, 1)}")
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
@@ -266,13 +268,23 @@ class TritonText(TritonExpressions):
         elif total.lost is not None:
             lost = total.lost.name
             self.line(f"{held}, {lost} = {self.helper('add_kept')}({held}, {lost}, {text})")
-        elif total.exps is not None:
-            exps = total.exps.name
-            self.line(f"{held}, {exps} = {self.helper('add_exp')}({held}, {exps}, {text})")
         else:
             if f"combine_{total.op}(" in _JOIN[total.op]:
                 self.helper(f"combine_{total.op}")
             self.line(f"{held} = {_JOIN[total.op].format(held, closed(text))}")
+
+    def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
+        """Accumulate a value and its share of a sum relative to what was before."""
+        held = [v.name for v in (total.var, total.relative, total.count) if v is not None]
+        function = self.helper("add_exp" if total.op == "max" else "add_square")
+        code = f"{function}({', '.join(held)}, {self.value(value)})"
+        mask = None if block is None else self.scope.masks.get(block)
+        if mask is None:
+            self.line(f"{', '.join(held)} = {code}")
+            return
+        self.line(f"{', '.join(f'{name}_next' for name in held)} = {code}")
+        for name in held:
+            self.line(f"{name} = tl.where({mask}, {name}_next, {name})")
 
     def fold(self, var: Var, fold: Fold) -> None:
         """Combine the points along the block and define the result."""

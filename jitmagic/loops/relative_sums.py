@@ -1,0 +1,67 @@
+"""Finds sums relative to another reduction, which one loop over the memory can compute with it.
+
+    sum exp(x - b)    where b depends on max x, as in softmax and logsumexp
+    sum (x - b)^2     where b depends on sum x, as in a variance
+
+A loop, or a program that reduces a part of the values, computes such a sum relative to its own
+maximum or mean; what it has is corrected when that changes, and at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from ..lazy_dataclass import dataclass
+from .free_axes import value_axes
+from .ir import Cast, Compute, Reduction, Value, walk
+
+__all__ = ["RelativeSum", "relative_sum"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeSum:
+    """Describes a sum of exp(value - base) or (value - base)^2. `base` depends on `beside`, the
+    maximum or the sum of the same values over the same axes, and not on these axes.
+    """
+
+    kind: Literal["exp", "square"]
+    value: Value
+    base: Value
+    beside: Reduction
+
+
+def relative_sum(node: Reduction) -> RelativeSum | None:
+    """Return the parts of a relative sum; None if it is none."""
+    match node:
+        case Reduction("sum", value=Compute("exp", (Compute("sub", (value, base)),))):
+            return _beside("exp", "max", node, value, base)
+        case Reduction("sum", value=Compute("mul", (Compute("sub", (value, base)) as one, other))):
+            return _beside("square", "sum", node, value, base) if one is other else None
+    return None
+
+
+def _beside(
+    kind: Literal["exp", "square"], op: str, node: Reduction, value: Value, base: Value
+) -> RelativeSum | None:
+    below = walk((base,))
+    if node.dtype != value.dtype or not value_axes(below)[base].isdisjoint(node.axes):
+        return None
+    for part in below:
+        match part:
+            case Reduction(name, axes, inner) if name == op and axes == node.axes:
+                if _is_same(inner, value):
+                    return RelativeSum(kind, value, base, part)
+    return None
+
+
+def _is_same(inner: Value, value: Value) -> bool:
+    """Return whether the values are equal; 16-bit floats may be reduced before the cast to float32,
+    which accumulates them.
+    """
+    if value.dtype == torch.float32 and inner.dtype in _HALVES:
+        return isinstance(value, Cast) and value.value is inner
+    return inner is value
