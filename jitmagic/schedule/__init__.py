@@ -6,7 +6,7 @@ made or refused has its reason in words.
 
     schedule, below   the order of the steps
     convolution_biases, layouts, aligned_products   rewrites for the libraries of GPUs
-    products, product_chains   small matrix products as loop nests, which fuse
+    products, product_chains   small matrix products and those of few rows as nests, which fuse
     dequantised_products   products with quantised weights as loop nests
     dependencies      which step reads and writes what
     fuse              the search; groups and open_nests are its state, legality and score its judges
@@ -39,7 +39,12 @@ from .layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
 from .product_chains import join_chains
-from .products import open_products, with_small_products
+from .products import (
+    generated_products,
+    multiplies_halves,
+    open_products,
+    with_generated_products,
+)
 from .result import Decision, Schedule
 from .sized_memory import plan_regions
 from .split_reductions import split_reductions
@@ -72,12 +77,13 @@ def schedule(
     # Before fusion: a product that is written as a nest can fuse with its readers.
     if options.fuse and has_dequantised_products(target):
         program, products = with_dequantised_products(program, target)
-    if _makes_products(target, options):
-        program, small = with_small_products(program, generated)
-        products += small
+    if options.fuse and generated_products(target):
+        program, made = with_generated_products(program, target, generated)
+        products += made
     program = _prepared(program, saved, options.precision == "fast")
     graph = analyse(program)
-    fusion = Fusion(program, graph, target, Groups(program, graph), products)
+    groups = Groups(program, graph, multiplies_halves(target))
+    fusion = Fusion(program, graph, target, groups, products)
     if options.fuse:
         fuse(fusion)
     drop_dead_stores(fusion)
@@ -97,11 +103,8 @@ def product_choices(
     program: LoopProgram, target: Target, options: Options
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return the matrix products that can be computed in two ways, see `open_products`."""
-    return open_products(program) if _makes_products(target, options) else {}
-
-
-def _makes_products(target: Target, options: Options) -> bool:
-    return options.fuse and target.tier == "cpp" and target.isa != "scalar"
+    makes = options.fuse and generated_products(target)
+    return open_products(program, target) if makes else {}
 
 
 def _prepared(program: LoopProgram, saved: int, fast: bool) -> LoopProgram:

@@ -341,7 +341,7 @@ def _spoils_product(
     # of their own (include/jitmagic/gemm.h), which reads whole vectors.
     if a.product is None and b.product is None:
         return None
-    product = product_of(outer, [store.value for store in joined])
+    product = product_of(outer, [store.value for store in joined], b.halves)
     if product is None or not contiguous_stores(product, joined, fusion.buffers):
         return PLAIN_OPERANDS
     return None
