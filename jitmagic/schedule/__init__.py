@@ -5,7 +5,7 @@ Schedule whose program uses the same IR. Nothing here depends on a renderer. Eve
 made or refused has its reason in words.
 
     schedule, below   the order of the steps
-    convolution_biases, layouts, aligned_products   rewrites for the libraries of GPUs
+    libraries/        rewrites for the libraries of GPUs
     products, product_chains   small matrix products and those of few rows as nests, which fuse
     dequantised_products   products with quantised weights as loop nests
     dependencies      which step reads and writes what
@@ -13,7 +13,7 @@ made or refused has its reason in words.
     order, tile       the final order of the nests, and their canonical form
     split_reductions  parallelism for programs with few rows
     memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions
-    padded_rows, externs, index_checks, deferred_writes, precision, substitution   parts of these
+    externs, index_checks, deferred_writes, substitution   parts of these
 
 Each module's head says what it assumes and why.
 """
@@ -28,14 +28,15 @@ from ..devices import Target
 from ..loops.ir import LoopProgram, Nest
 from ..loops.sizes import is_dynamic
 from ..options import Options
-from .aligned_products import with_aligned_rows
-from .convolution_biases import with_separate_biases
 from .dependencies import analyse
 from .dequantised_products import has_dequantised_products, with_dequantised_products
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
-from .layouts import turned_outputs, with_images_channels_last
+from .libraries.activations import with_activations
+from .libraries.aligned_products import with_aligned_rows
+from .libraries.convolution_biases import with_separate_biases
+from .libraries.layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
 from .product_chains import join_chains
@@ -80,7 +81,7 @@ def schedule(
     if options.fuse and generated_products(target):
         program, made = with_generated_products(program, target, generated)
         products += made
-    program = _prepared(program, saved, options.precision == "fast")
+    program = _prepared(program, target, options, saved)
     graph = analyse(program)
     groups = Groups(program, graph, multiplies_halves(target))
     fusion = Fusion(program, graph, target, groups, products)
@@ -107,9 +108,10 @@ def product_choices(
     return open_products(program, target) if makes else {}
 
 
-def _prepared(program: LoopProgram, saved: int, fast: bool) -> LoopProgram:
+def _prepared(program: LoopProgram, target: Target, options: Options, saved: int) -> LoopProgram:
     program = with_separate_biases(without_unread_values(program))
-    program = with_images_channels_last(program, saved, fast)
+    program = with_images_channels_last(program, saved, options.precision == "fast")
     program = with_aligned_rows(program)
+    program = with_activations(program, target) if options.fuse else program
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

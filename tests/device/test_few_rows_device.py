@@ -36,3 +36,20 @@ def test_values(fn, dtype, rows, n, k, mode):
     error, of_eager = ((y.double() - exact).abs().max() for y in (got, eager))
     assert error <= 2 * of_eager + 1e-6 * exact.abs().max()
     assert not got.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 64, 32), (16, 1024, 768), (1, 999, 501), (3000, 4096, 1024)])
+def test_relu_of_the_library_is_eagers(dtype, shape):
+    m, n, k = shape
+    x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda") / k**0.5
+    b = torch.randn(n, device="cuda")
+    b[1], b[2], b[3], x[m // 2, 0] = torch.nan, torch.inf, -torch.inf, torch.inf
+    given = [t.to(dtype) for t in (x, w, b)]
+
+    def layer(x, w, b):
+        return F.relu(F.linear(x, w, b))
+
+    got, want = jitmagic.jit(layer, fullgraph=True)(*given), layer(*given)
+    assert got.isnan().equal(want.isnan())
+    torch.testing.assert_close(got, want, equal_nan=True)

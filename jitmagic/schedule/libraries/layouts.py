@@ -18,10 +18,10 @@ from math import prod
 
 import torch
 
-from ..devices import row_of
-from ..lazy_dataclass import dataclass, replace
-from ..loops.expr import Integer, axes_of
-from ..loops.ir import (
+from ...devices import row_of
+from ...lazy_dataclass import dataclass, replace
+from ...loops.expr import Integer, axes_of
+from ...loops.ir import (
     Alias,
     Axis,
     AxisVar,
@@ -34,7 +34,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from .dependencies import loads_of, reads_of, writes_of
+from ..dependencies import loads_of, reads_of, writes_of
 from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
