@@ -32,9 +32,6 @@ __all__ = ["FAR", "Tile", "choose_tile", "has_far_offsets", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
-# Bytes of the widest operand that one thread of a pointwise nest takes. GELU of 8192 x 4096 in
-# bfloat16, H200: 47.9 us with 32 bytes, 52.6 with 16 (eager 46.2).
-EACH = 32
 STEP = 8192  # elements of one step of a looped reduction
 STEP_STRIDED = 4096  # the same for rows that are strided in memory
 SECTOR = 32  # bytes of one memory transaction
@@ -184,15 +181,7 @@ def _points(kernel: Structure, target: Target, wide: bool, overrides: TritonConf
     fair = _power(-(-count // (4 * _multiprocessors(target))))
     extent = extent_of(kernel.outer)
     size = min(overrides.points or min(max(fair, LEAST), POINTS), _most(extent))
-    warps = _warps(size, 32 * EACH // _widest(kernel))
-    return Tile((TileBlock("x", kernel.outer, extent, size),), {}, warps, wide)
-
-
-def _widest(kernel: Structure) -> int:
-    """Return the bytes of the widest element that is loaded or stored, at least 2 and at most 4."""
-    widths = [node.dtype.itemsize for node in kernel.free if isinstance(node, Load)]
-    stores = [store for each in kernel.passes for store in each.stores]
-    return min(4, max(2, *widths, *(store.value.dtype.itemsize for store in stores)))
+    return Tile((TileBlock("x", kernel.outer, extent, size),), {}, _warps(size, 256), wide)
 
 
 def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
