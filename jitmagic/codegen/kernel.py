@@ -17,6 +17,7 @@
               | Barrier()                       the threads of a program wait for each other
               | LoadTile(tile, buffer, offset)  a transposed square of a buffer, in registers
               | Whole(body)                     body, compiled once more for full vectors
+              | WholeBlock(block, body)         the same for tiles of an open block
               | Function(name, axes, body) | Call(function, args)   a product, an attention
               | Return(value)                   the result of a function that a Call takes
               | Set(var, value) | If(condition, body)   what `expand` makes of reductions.
@@ -80,6 +81,7 @@ __all__ = [
     "Inside", "Join", "Kernel", "LanesBelow", "Let", "LoadTile", "Open", "Parallel", "Param",
     "Partial", "Parts", "Pointer", "Program", "Result", "Return", "Scratch", "Set", "Start",
     "Statement", "Store", "TileBlock", "TileRow", "Total", "Trips", "Var", "VarIndex", "Whole",
+    "WholeBlock",
 ]  # fmt: skip
 
 
@@ -187,11 +189,13 @@ class Program(Statement):
 @dataclass(frozen=True, slots=True)
 class Open(Statement):
     """Binds the axes of a block that begins at the variable `start` of a loop, at 0, or where the
-    block `beside` begins, whose points it has along another dimension of the tile.
+    block `beside` begins, whose points it has along another dimension of the tile. `is_whole`: all
+    of its points are inside of the extent.
     """
 
     block: TileBlock
     start: Axis | None = None
+    is_whole: bool = False
     beside: TileBlock | None = None
 
 
@@ -246,6 +250,14 @@ class Whole(Statement):
 
     dtype: torch.dtype
     width: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBlock(Statement):
+    """Compiles the body once more for the case that all points of the block are inside."""
+
+    block: TileBlock
     body: tuple[Statement, ...]
 
 

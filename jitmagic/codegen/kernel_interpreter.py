@@ -61,6 +61,7 @@ from .kernel import (
     Trips,
     VarIndex,
     Whole,
+    WholeBlock,
 )
 from .kernel_walk import block_of, statements
 from .loop_form import position_in
@@ -135,7 +136,7 @@ class _State:
 
     def programs(self, program: Program, body: Sequence[Statement]) -> None:
         """Run the rest of the kernel for every program of the grid."""
-        counts = [range(-(-self.size(block.extent) // block.size)) for block in program.blocks]
+        counts = [range(self.size(block.count)) for block in program.blocks]
         for place in product(*counts):
             outside = dict(self.known)
             for block, number in zip(program.blocks, place, strict=True):
@@ -148,8 +149,10 @@ class _State:
         shape = [1] * len(self.dimensions)
         shape[self.dimensions[block]] = block.size
         self.starts[block] = start
+        if block.row is not None:
+            start = start - torch.remainder(self.offset(block.row), block.unit)
         rest = start + torch.arange(block.size).reshape(shape)
-        self.inside[block] = rest < self.size(block.extent)
+        self.inside[block] = (rest >= 0) & (rest < self.size(block.extent))
         for axis in reversed(block.axes):
             extent = self.size(axis.extent)
             is_first = axis is block.axes[0]
@@ -180,7 +183,7 @@ class _State:
             case Parallel(units, _, body):
                 self.axes |= {BEGIN: torch.tensor(0), END: torch.tensor(self.size(units))}
                 self.run(body)
-            case Trips(body=body) | Whole(body=body):
+            case Trips(body=body) | Whole(body=body) | WholeBlock(body=body):
                 self.run(body)
             case Parts():
                 self.parts(statement)
@@ -254,8 +257,12 @@ class _State:
         self.known[total.var] = torch.tensor(identity(total.op, total.operand), dtype=dtype)
         if total.at is not None:
             self.known[total.at] = torch.tensor(-1)
+        if total.exps is not None:
+            self.known[total.exps] = torch.tensor(0, dtype=dtype)
 
     def accumulate(self, total: Total, value: Tensor, position: Expr | None) -> None:
+        if total.exps is not None:
+            self.known[total.exps] = self.exponentials(total, value)
         if total.at is None:
             self.join(total, value)
             return
@@ -265,6 +272,14 @@ class _State:
         better = better | (value.isnan() & ~before.isnan()) | (at < 0)
         self.known[total.var] = torch.where(better, value, before)
         self.known[total.at] = torch.where(better, self.offset(position), at)
+
+    def exponentials(self, total: Total, value: Tensor) -> Tensor:
+        """Return the sum of the exponentials relative to the maximum, which `value` may raise."""
+        assert total.exps is not None
+        before, known = self.known[total.exps], value - self.known[total.var]
+        factor = torch.exp(-known.abs())
+        after = torch.where(known > 0, before * factor + 1, before + factor)
+        return torch.where(value == float("-inf"), before, after)
 
     def join(self, total: Total, part: Tensor) -> None:
         before = self.known[total.var]

@@ -46,7 +46,8 @@ INTEGERS: Mapping[str, Callable[..., int]] = {
 class Total:
     """Describes an accumulator of `op` (operators/scalar.py's REDUCTIONS) over `axes`, whose values
     have `operand` as dtype. `var` holds what was accumulated, in its own dtype; `at` the position
-    of an argmax or argmin; `lost` the rounding error of a compensated sum.
+    of an argmax or argmin; `lost` the rounding error of a compensated sum; `exps`, beside a max,
+    the sum of exp(x - var) over the values x so far, without those that are -inf.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
     "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, or "dot"
@@ -66,6 +67,7 @@ class Total:
     one_block: tuple[Expr, Expr] | None = None
     wide: bool = False
     tile: tuple[Axis, ...] = ()
+    exps: Var | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +144,9 @@ class VarIndex(Leaf):
 class TileBlock:
     """Covers `size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`:
     a dynamic extent is assumed to be no larger.
+
+    `row`: the place in memory of the first point, where most accesses are. The first block then
+    begins before it, at a multiple of `unit`, so that accesses of several elements are aligned.
     """
 
     name: str
@@ -149,11 +154,18 @@ class TileBlock:
     extent: Dimension
     size: int
     fits: bool = False
+    row: Expr | None = None
+    unit: int = 1
+
+    @property
+    def reach(self) -> Dimension:
+        """Return the extent with the most points before it."""
+        return self.extent + (self.unit - 1)
 
     @property
     def count(self) -> Dimension:
         """Return the number of blocks that cover the extent."""
-        return -(-self.extent // self.size)
+        return -(-self.reach // self.size)
 
     @property
     def single(self) -> bool:
@@ -163,7 +175,7 @@ class TileBlock:
     @property
     def ragged(self) -> bool:
         """Return whether the last block may run past the extent."""
-        return not is_same(self.extent % self.size, 0)
+        return self.row is not None or not is_same(self.extent % self.size, 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,7 @@ from .kernel import (
     Var,
     VarIndex,
     Whole,
+    WholeBlock,
 )
 from .kernel_walk import block_of, functions_of, values_of
 
@@ -121,7 +122,7 @@ class _Verifier:
             case Parts(axis, end, totals=totals, body=body):
                 parts = frozenset(block_of(total).var for total in totals)
                 self.block(body, known | parts, axes | {axis, end})
-            case If(body=body) | Trips(body=body) | Whole(body=body):
+            case If(body=body) | Trips(body=body) | Whole(body=body) | WholeBlock(body=body):
                 self.block(body, known, axes)
             case Function(given=given, bound=bound, body=body):
                 self.block(body, known | ({given} if given else set()), axes | bound)
@@ -188,4 +189,5 @@ class _Verifier:
 
 
 def _variables(total: Total) -> tuple[Var, ...]:
-    return tuple(var for var in (total.var, total.at, total.lost) if var is not None)
+    variables = (total.var, total.at, total.lost, total.exps)
+    return tuple(var for var in variables if var is not None)

@@ -26,11 +26,12 @@ from .kernel import (
     Total,
     Trips,
     Whole,
+    WholeBlock,
 )
 
 __all__ = ["block_of", "blocks_of", "functions_of", "statements", "values_of", "with_blocks"]
 
-_BLOCKS = (For, If, Parallel, Trips, Parts, Whole, Function)
+_BLOCKS = (For, If, Parallel, Trips, Parts, Whole, WholeBlock, Function)
 Change = Callable[[tuple[Statement, ...]], tuple[Statement, ...]]
 
 

@@ -51,6 +51,7 @@ from .kernel import (
     Trips,
     Var,
     Whole,
+    WholeBlock,
 )
 from .kernel_walk import statements, values_of
 from .linear_values import Block, Known, LinearValues, Style
@@ -119,6 +120,8 @@ class _Linear(LinearValues):
                 self.emit(replace(each, body=self.block(each.body, {lane}, lane, lanes)))
             case For() | Parallel() | Trips() | Parts() | Whole():
                 self.emit(replace(each, body=self.block(each.body, _bound_by(each))))
+            case WholeBlock():
+                self.whole_block(each)
             case If():
                 condition = self.use(each.condition)
                 self.emit(If(condition, self.block(each.body, ())))
@@ -163,6 +166,16 @@ class _Linear(LinearValues):
         self.blocks.append(Block(outside.bound | frozenset(axes), lane, lanes))
         self.run(body)
         return tuple(self.blocks.pop().made)
+
+    def whole_block(self, each: WholeBlock) -> None:
+        """Compute what varies along the block inside the statement."""
+        axes = frozenset(each.block.axes)
+        known_outside = [(block, block.bound) for block in self.blocks]
+        for block in self.blocks:
+            block.bound -= axes
+        self.emit(replace(each, body=self.block(each.body, axes)))
+        for block, bound in known_outside:
+            block.bound = bound
 
     def function(self, function: Function) -> Function:
         body = self.block(function.body, function.bound, function.lane, NATIVE)

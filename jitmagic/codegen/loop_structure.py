@@ -106,6 +106,13 @@ class Structure:
     symbols: tuple[Symbol, ...] = ()  # the symbols of dynamic sizes
     context: Context | None = None  # which has the symbols' facts and guards
 
+    @property
+    def summed(self) -> tuple[Axis, ...]:
+        """Return the outer axes over which stores of mode "sum" sum."""
+        sums = (store for part in self.passes for store in part.stores if store.mode == "sum")
+        kept = [axes_of(store.index[0]) for store in sums]
+        return tuple(axis for axis in self.outer if any(axis not in axes for axes in kept))
+
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     """Flatten the indexes, collapse the axes, split into passes."""

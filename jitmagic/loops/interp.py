@@ -154,9 +154,12 @@ def _run_nest(nest: Nest, memory: _Memory) -> None:
         target = memory.read(store.buffer)
         extents = grid.extents((*nest.outer, *store.inner))
         spread = torch.broadcast_to(value.to(target.dtype), extents)
+        if store.mode == "sum":
+            target.zero_()
         indices = tuple(torch.broadcast_to(part, extents) for part in point)
-        target.index_put_(indices, spread, accumulate=store.mode == "add") if indices else (
-            target.add_(spread.sum()) if store.mode == "add" else target.copy_(spread.reshape(()))
+        adds = store.mode != "set"
+        target.index_put_(indices, spread, accumulate=adds) if indices else (
+            target.add_(spread.sum()) if adds else target.copy_(spread.reshape(()))
         )
 
 

@@ -220,7 +220,8 @@ class Reduction(Value):
 @dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
-    is an atomic +=.
+    is an atomic +=. In mode "sum" an element becomes the sum over the outer axes that are not in
+    `index`, the last ones.
     """
 
     buffer: str

@@ -46,6 +46,7 @@ from .ir import (
 __all__ = ["show", "show_step"]
 
 _INDENT = "    "
+_SIGNS = {"set": "=", "add": "+=", "sum": "= sum"}
 
 
 def show(program: LoopProgram) -> str:
@@ -143,7 +144,7 @@ class _NestText:
             bound |= frozenset(store.inner)
             self.name_parts(roots, bound)
         target = self.element(store.buffer, store.index)
-        self.put(f"{target} {'+=' if store.mode == 'add' else '='} {self.text(store.value)}")
+        self.put(f"{target} {_SIGNS[store.mode]} {self.text(store.value)}")
         self.depth -= bool(store.inner)
 
     def name_parts(self, roots: tuple[Value, ...], bound: frozenset[Axis]) -> None:

@@ -13,6 +13,7 @@ made or refused has its reason in words.
     order, tile       the final order of the nests, and their canonical form
     split_reductions  parallelism for programs with few rows
     memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions
+    column_sums       sums over rows in the nest that computes the rows
     externs, index_checks, deferred_writes, substitution   parts of these
 
 Each module's head says what it assumes and why.
@@ -28,6 +29,7 @@ from ..devices import Target
 from ..loops.ir import LoopProgram, Nest
 from ..loops.sizes import is_dynamic
 from ..options import Options
+from .column_sums import with_column_sums
 from .dependencies import analyse
 from .dequantised_products import has_dequantised_products, with_dequantised_products
 from .externs import without_unread_values
@@ -92,7 +94,7 @@ def schedule(
         join_chains(fusion)
     exact = options.precision != "fast"
     # After fusion: whether a reduction leaves cores idle depends on its whole nest.
-    fused = split_reductions(ordered_program(fusion, exact), target)
+    fused = split_reductions(with_column_sums(ordered_program(fusion, exact), target), target)
     decisions = tuple(fusion.decisions)
     memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)
     return Schedule(

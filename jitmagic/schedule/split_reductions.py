@@ -23,6 +23,7 @@ import torch
 from ..budget import check
 from ..devices import Target
 from ..lazy_dataclass import dataclass, field, replace
+from ..loops.exponentials import relative_sum
 from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.free_axes import value_axes
 from ..loops.ir import (
@@ -39,7 +40,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..loops.values import compute, constant, identity, where
+from ..loops.values import cast, compute, constant, identity, where
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, may_assume
 from .dependencies import loads_of, storages, store_values
 from .legality import overwrites_reads
@@ -156,7 +157,8 @@ class _Splitter:
         pieces = self._pieces(nest, first)
         length = _length(axis.extent, pieces)
         piece = fresh_axis(axis, -(-axis.extent // length))
-        return group, _Cut(axis, piece, fresh_axis(axis, length))
+        sums = [node for node in wide if _is_relative_to(node, group, pending)]
+        return [*group, *sums], _Cut(axis, piece, fresh_axis(axis, length))
 
     def _axis(self, node: Reduction) -> Axis:
         """Return the axis to split: the first if order matters, else the longest (the first of
@@ -199,21 +201,32 @@ class _Splitter:
     def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, nests: list[Nest]) -> Nest:
         stores: list[Store] = []
         results: dict[Value, Value] = {}
+        maxima: dict[Value, tuple[Reduction, Value]] = {}
         for node in nodes:
             inside = _Piece(node, cut)
-            if node.op.startswith("arg"):
+            found = relative_sum(node)
+            if found is not None and found.largest in maxima:
+                largest, loaded = maxima[found.largest]
+                part = self._part(nest, _sum_in_piece(node, largest), cut, stores)
+                base = Rebuilder(made=results).value(found.base)
+                weight = compute("exp", compute("sub", cast(loaded, node.dtype), base))
+                total = compute("mul", part, weight)
+                results[node] = Reduction("sum", (cut.piece,), total, node.dtype)
+            elif node.op.startswith("arg"):
                 best = self._part(nest, inside.best(), cut, stores)
                 position = self._part(nest, inside.best_position(), cut, stores)
                 results[node] = _first_of_best(node, best, position, cut)
             else:
-                part = self._part(nest, inside.reduced(node.op), cut, stores)
+                reduced = inside.reduced(node.op)
+                part = self._part(nest, reduced, cut, stores)
                 results[node] = Reduction(node.op, (cut.piece,), part, node.dtype)
+                maxima[node] = reduced, part
         name = self._name(f"{nest.name}_parts")
         outer = (cut.piece, *nest.outer)
         nests.append(final_nest(name, outer, stores, nest.origins, self.buffers))
         if nest.outer and self._needed_widely(nest, nodes):
             results = self._finish(nest, results, nests)
-        rebuild = Rebuilder(on_reduction=lambda node: results.get(node, node))
+        rebuild = Rebuilder(made=results)
         return replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
 
     def _part(self, nest: Nest, value: Value, cut: _Cut, stores: list[Store]) -> Value:
@@ -344,6 +357,26 @@ class _Splitter:
             order.append(free[0])
             waiting.remove(free[0])
         return order
+
+
+def _is_relative_to(node: Reduction, maxima: list[Reduction], pending: set[Reduction]) -> bool:
+    """Return whether the node sums exponentials relative to one of the maxima, and depends on no
+    other reduction that is pending.
+    """
+    found = relative_sum(node)
+    if found is None or found.largest not in maxima:
+        return False
+    return pending.isdisjoint(part for part in walk((found.base,)) if part not in maxima)
+
+
+def _sum_in_piece(node: Reduction, largest: Reduction) -> Reduction:
+    """Return the sum of exponentials of a piece, relative to the largest value in it."""
+    value, base = cast(largest.value, node.dtype), cast(largest, node.dtype)
+    # Infinity minus infinity would be NaN: a piece whose values are all -inf adds nothing.
+    is_infinite = compute("isinf", base)
+    finite = where(is_infinite, constant(0, node.dtype), base)
+    term = compute("exp", compute("sub", value, finite))
+    return Reduction("sum", largest.axes, term, node.dtype)
 
 
 def _once_per_row(nest: Nest) -> list[Value]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -55,12 +56,16 @@ _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
 
 
 class Scope:
-    """Holds the names of masks, positions and first positions of the blocks that are open."""
+    """Holds the names of masks, positions and first positions of the blocks that are open; of those
+    that begin at an aligned place in memory, the positions there and the first point.
+    """
 
     def __init__(self, outside: Scope | None = None) -> None:
         self.masks: dict[TileBlock, str] = {} if outside is None else dict(outside.masks)
         self.flat: dict[TileBlock, str] = {} if outside is None else dict(outside.flat)
         self.starts: dict[TileBlock, str] = {} if outside is None else dict(outside.starts)
+        self.aligned: dict[TileBlock, str] = {} if outside is None else dict(outside.aligned)
+        self.firsts: dict[TileBlock, str] = {} if outside is None else dict(outside.firsts)
 
     def inside(self) -> Scope:
         return Scope(self)
@@ -182,7 +187,9 @@ class TritonExpressions(OffsetText):
                     return typed(int(text), dtype)
                 return cast_text(text, torch.int32, dtype)
             case Inside(value, block, fill, dtype):
-                mask = self.scope.masks[block]
+                mask = self.scope.masks.get(block)
+                if mask is None:  # in a WholeBlock
+                    return self.value(value)
                 return f"tl.where({mask}, {self.value(value)}, {typed(fill, dtype)})"
             case Result(total, dtype):
                 if total.at is not None:
@@ -247,6 +254,10 @@ class TritonExpressions(OffsetText):
                 flat = self.scope.flat[block]
                 parts.append(flat if factor == 1 else f"{flat} * {factor}")
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
+        for block, name in self.scope.aligned.items():
+            # Triton sees that this sum is aligned, and not that its two parts together are.
+            if (rest := _beyond(block, constant, terms)) is not None:
+                return terms_text([name], {}, rest, self.atom)
         return terms_text(parts, terms, constant, self.atom)
 
     def divided(self, sign: str, a: Expr, b: int) -> str:
@@ -267,6 +278,17 @@ class TritonExpressions(OffsetText):
             return self.rounded_down(op, args[0], closed(self.index(args[1])))
         texts = [closed(self.index(part)) for part in args]
         return " * ".join(texts) if op == "*" else f"{_SIZE_OPS[op]}({', '.join(texts)})"
+
+
+def _beyond(block: TileBlock, constant: int, terms: Mapping[Any, int]) -> int | None:
+    """Return the elements between the points of a block and the accessed ones, if it is the same
+    aligned number for all points.
+    """
+    assert block.row is not None
+    first, row = linear(block.row)
+    (axis,) = block.axes
+    is_along = terms == {**row, AxisVar(axis): 1}
+    return constant - first if is_along and (constant - first) % block.unit == 0 else None
 
 
 def _fill(node: Load) -> str:

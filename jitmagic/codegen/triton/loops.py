@@ -7,20 +7,22 @@ recomputed in each. Invariant: points outside an extent are never read, stored o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ...lazy_dataclass import replace
-from ...loops.expr import Axis, AxisVar
+from ...loops.exponentials import RelativeSum
+from ...loops.expr import Axis, AxisVar, Integer
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Load, Reduction, Value, walk
-from ...loops.values import cast, identity
+from ...loops.ir import Store as NestStore
+from ...loops.values import cast, compute, identity
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder, free_axes
-from ...symbols.size import Dimension, upper_bound
+from ...symbols.size import Dimension, Size, upper_bound
 from ..kernel import (
     Accumulate,
     Barrier,
@@ -39,11 +41,13 @@ from ..kernel import (
     TileBlock,
     Total,
     Var,
+    WholeBlock,
 )
 from ..loop_form import Body, LoopBuilder, params_of
 from ..loop_structure import Pass, Structure
 from ..products.tensor_cores import dot_operands
 from .ops import WIDE
+from .relative_sums import with_relative_sums
 from .tile import Tile
 
 __all__ = ["tile_kernel"]
@@ -58,7 +62,10 @@ def tile_kernel(
 ) -> Kernel:
     """Return the kernel of a nest. `product`: tensor cores compute its sum."""
     loops = _TileLoops(kernel, tile, product, _needs_fence(kernel, buffers))
-    body = (Program(tile.outer), *loops.passes(kernel.passes, frozenset(kernel.outer)))
+    body = loops.groups() if kernel.summed else loops.rows()
+    if tile.outer and tile.outer[-1].row is not None:
+        body = (WholeBlock(tile.outer[-1], body),)
+    body = (Program(tile.outer), *body)
     return Kernel(kernel.name, params_of(kernel, buffers), kernel.symbols, body, kernel.origins)
 
 
@@ -67,6 +74,37 @@ class _TileLoops(LoopBuilder):
         super().__init__(kernel)
         self.tile, self.product, self.fence = tile, product, fence
         self._opened: set[TileBlock] = set()
+        self._relative: dict[Reduction, RelativeSum] = {}  # sums in the loop of their maximum
+        self._sums: dict[NestStore, Total] = {}  # over rows of a group
+
+    def rows(self) -> Body:
+        return self.passes(self.kernel.passes, frozenset(self.kernel.outer))
+
+    def groups(self) -> Body:
+        """Compute the rows of a group one after the other, and sum over them."""
+        blocks = tuple(self.tile.inner.values())
+        self._opened.update(blocks)
+        axes = self.kernel.summed
+        row = TileBlock(self.new_name("k"), axes, extent_of(axes), 1)
+        at = _loop_of(row)
+        loop = For((at,), (Open(row, at), *self.rows()), stages=self.tile.stages)
+        across = tuple(axis for axis in self.kernel.outer if axis not in axes)
+        stores = (
+            Store(each.buffer, each.index[0], Result(total, each.value.dtype),
+                  (*across, *each.inner))
+            for each, total in self._sums.items()
+        )  # fmt: skip
+        return (*map(Open, blocks), *map(Start, self._sums.values()), loop, *stores)
+
+    def passes(
+        self,
+        passes: Sequence[Pass],
+        bound: frozenset[Axis],
+        ready: frozenset[Value] = frozenset(),
+    ) -> Body:
+        if bound == frozenset(self.kernel.outer):
+            passes, self._relative = with_relative_sums(passes, self.tile.inner)
+        return super().passes(passes, bound, ready)
 
     def pass_(self, pass_: Pass, bound: frozenset[Axis], ready: frozenset[Value]) -> Body:
         if not pass_.axes:
@@ -101,16 +139,40 @@ class _TileLoops(LoopBuilder):
         self, pass_: Pass, block: TileBlock, bound: frozenset[Axis], ready: frozenset[Value]
     ) -> Body:
         """Reduce in steps: each lane accumulates, and the lanes are combined after the loop."""
-        totals = {node: self._lanes(node, block) for node in pass_.reductions}
+        sums = {node: self._relative[node] for node in pass_.reductions if node in self._relative}
+        maxima = {found.largest for found in sums.values()}
+        pass_ = replace(pass_, reductions=tuple(n for n in pass_.reductions if n not in sums))
+        totals = {node: self._lanes(node, block, node in maxima) for node in pass_.reductions}
         start = _loop_of(block)
         point = self._entered(self.point(pass_, bound, ready, totals), totals, block)
-        body = (Open(block, start), *point)
         folds = (
             Let(node, Fold(node.op, Result(total, total.var.dtype), block, node.dtype))
             for node, total in totals.items()
         )
-        loop = For((start,), body, step=block.size, stages=self.tile.stages)
-        return (*map(Start, totals.values()), loop, *folds)
+        relative = (
+            Let(node, Fold("sum", _scaled(totals[found.largest], found.base), block, node.dtype))
+            for node, found in sums.items()
+        )
+        loops = self._steps(block, start, point)
+        return (*map(Start, totals.values()), *loops, *folds, *relative)
+
+    def _steps(self, block: TileBlock, start: Axis, body: Body) -> Body:
+        """Return loops over the steps of an extent; those of an aligned block that may run past
+        the ends of the row come last, with masks.
+        """
+        size, extent = block.size, block.extent
+        if block.row is None or isinstance(extent, Size):
+            inside = (Open(block, start), *body)
+            return (For((start,), inside, step=size, stages=self.tile.stages),)
+        last = extent // size * size  # the first place at which a step can be past the end
+        if last + size < block.reach:  # or two steps can
+            inside = (Open(block, start), WholeBlock(block, body))
+            return (For((start,), inside, step=size, stages=self.tile.stages),)
+        inside = (Open(block, start, is_whole=True), *body)
+        whole = For((start,), inside, start=Integer(size), stop=Integer(last), step=size,
+                    stages=self.tile.stages)  # fmt: skip
+        ends = For((start,), (Open(block, start), *body), step=last)
+        return (whole, ends)
 
     def _multiplied(self, product: Product, block: TileBlock) -> Body:
         """Sum the products of two operands in steps, by tensor cores."""
@@ -158,11 +220,21 @@ class _TileLoops(LoopBuilder):
         ready: frozenset[Value],
         totals: Mapping[Reduction, Total],
     ) -> Body:
-        made = super().point(pass_, bound, ready, totals)
+        sums = [store for store in pass_.stores if store.mode == "sum"]
+        others = tuple(store for store in pass_.stores if store.mode != "sum")
+        made = super().point(replace(pass_, stores=others), bound, ready, totals)
+        made = (*made, *map(self._add_row, sums))
         axes = (*self.kernel.outer, *pass_.axes)
         stores = [replace(each, axes=axes) for each in made if isinstance(each, Store)]
         fence = (Barrier(),) if self.fence and stores else ()
         return (*(each for each in made if not isinstance(each, Store)), *fence, *stores)
+
+    def _add_row(self, store: NestStore) -> Accumulate:
+        """Add the values of a row to the sums over the rows of a group."""
+        name, dtype = self.new_name("acc"), store.value.dtype
+        total = Total("sum", self.kernel.summed, dtype, Var(name, dtype), tile=store.inner)
+        self._sums[store] = total
+        return Accumulate(total, store.value)
 
     def _entered(
         self, body: Body, totals: Mapping[Reduction, Total], block: TileBlock | None
@@ -188,11 +260,14 @@ class _TileLoops(LoopBuilder):
             return value
         return Inside(value, block, identity(node.op, held), held)
 
-    def _lanes(self, node: Reduction, block: TileBlock | None) -> Total:
-        """Return accumulators: one for each point of a block, or for each value that varies."""
+    def _lanes(self, node: Reduction, block: TileBlock | None, with_exps: bool = False) -> Total:
+        """Return accumulators: one for each point of a block, or for each value that varies.
+        `with_exps`: beside a maximum, the sum of exponentials relative to it.
+        """
         name, dtype = self.new_name("acc"), _accumulator_dtype(node)
         axes = free_axes(node) if block is None else free_axes(node.value) | frozenset(block.axes)
         at = lost = None
+        exps = Var(f"{name}_exps", dtype) if with_exps else None
         steps: Dimension = extent_of(node.axes) if block is None else block.count
         if node.op in ("argmax", "argmin"):
             at = Var(f"{name}_at", torch.int64 if self.tile.wide else torch.int32)
@@ -200,7 +275,15 @@ class _TileLoops(LoopBuilder):
             lost = Var(f"{name}_lost", dtype)
         order = [axis for b in (*self.tile.outer, *self.tile.inner.values()) for axis in b.axes]
         tile = tuple(axis for axis in order if axis in axes)
-        return Total(node.op, node.axes, dtype, Var(name, dtype), at, lost, tile=tile)
+        return Total(node.op, node.axes, dtype, Var(name, dtype), at, lost, tile=tile, exps=exps)
+
+
+def _scaled(total: Total, base: Value) -> Value:
+    """Return the lanes' sums of exponentials, relative to `base` instead of the lane's maximum."""
+    assert total.exps is not None
+    largest, dtype = Result(total, total.var.dtype), total.var.dtype
+    exps = Result(replace(total, op="sum", var=total.exps, exps=None), dtype)
+    return compute("mul", exps, compute("exp", compute("sub", largest, base)))
 
 
 def _is_store(each: Statement) -> bool:
@@ -209,7 +292,7 @@ def _is_store(each: Statement) -> bool:
 
 def _loop_of(block: TileBlock) -> Axis:
     """Return the variable of a loop over the blocks of an extent."""
-    extent: Any = block.extent  # a Size acts as an int
+    extent: Any = block.reach  # a Size acts as an int
     return Axis(f"{block.name}_at", extent)
 
 
@@ -230,6 +313,7 @@ def _needs_fence(kernel: Structure, buffers: Mapping[str, Buffer]) -> bool:
         return True
     if len({buffers[name].dtype.itemsize for name in kernel.arguments}) == 1:
         return False
-    layouts = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in read}
+    dying = [buffers[name] for name in read if buffers[name].role == "temp"]
+    layouts = {(buffer.shape, buffer.stride, buffer.dtype) for buffer in dying}
     written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in kernel.written}
     return bool(layouts & written) and all(not part.axes for part in kernel.passes)

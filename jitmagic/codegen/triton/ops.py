@@ -6,7 +6,7 @@ throughout:
   - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
   - division and square root are the correctly rounded ones and transcendental functions are
     libdevice's, which eager's CUDA kernels call; tl.exp and the like are approximations and are not
-    used;
+    used, but in sums relative to their largest term, where the error is that of the largest;
   - integer division and remainder round down, maximum and minimum propagate NaN, as in torch.
 """
 
@@ -199,6 +199,15 @@ def add_kept(total, lost, value):
     taken = joined - total
     return joined, lost + ((total - (joined - taken)) + (value - taken))
 """,
+    "add_exp": f"""\
+@triton.jit
+def add_exp(largest, total, value):
+    # the maximum so far, and the sum of exponentials relative to it
+    rest = value - largest
+    factor = tl.exp(-tl.abs(rest))
+    joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
+    joined = tl.where(value == float("-inf"), total, joined)
+    return tl.maximum(largest, value, {_NAN}), joined""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):

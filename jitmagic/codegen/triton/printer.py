@@ -38,6 +38,7 @@ from ..kernel import (
     TileBlock,
     Total,
     Var,
+    WholeBlock,
 )
 from ..linearize import Style
 from .expressions import TritonExpressions
@@ -112,10 +113,12 @@ class TritonText(TritonExpressions):
                 self.program(blocks)
             case Open(block, beside=TileBlock() as other):
                 self.open(block, self.scope.starts[other])
-            case Open(block, start):
-                self.open(block, "" if start is None else start.name)
+            case Open(block, start, is_whole):
+                self.open(block, "" if start is None else start.name, is_whole=is_whole)
             case For():
                 self.loop(each)
+            case WholeBlock(block, body):
+                self.whole_block(block, body)
             case Let(Var() as var, value):
                 self.let(var, value)
             case Start(total):
@@ -141,24 +144,31 @@ class TritonText(TritonExpressions):
         if len(blocks) > 1:
             self.line(f"pid = {pid}")
             pid = "pid"
+        opened: list[tuple[TileBlock, str, int]] = []
         for number, block in reversed(list(enumerate(blocks))):
-            extent = self.size_text(block.extent)
+            extent = self.size_text(block.reach)
             start = pid if before.is_one else f"{pid} // {before}"
             before.take(block, extent)
             if not all(other.single for other in blocks[:number]):
                 start += f" % {_ProgramCounts.of(block, extent)}"
             if block.size > 1 and not block.single:
-                self.open(block, start if start == pid else f"({start})", block.size)
+                opened.append((block, start if start == pid else f"({start})", block.size))
             else:
-                self.open(block, start if block.size == 1 else "")
+                opened.append((block, start if block.size == 1 else "", 1))
+        # Where an aligned block begins depends on the row.
+        for block, start, factor in sorted(opened, key=lambda each: each[0].row is not None):
+            self.open(block, start, factor)
 
-    def open(self, block: TileBlock, origin: str, factor: int = 1) -> None:
+    def open(self, block: TileBlock, origin: str, factor: int = 1, is_whole: bool = False) -> None:
         """Define the positions of a block, its mask and its axes."""
         points = self.positions(block)
         start = origin if factor == 1 else f"{origin} * {factor}"
         self.scope.starts[block] = start
         text = " + ".join(part for part in (start, points) if part)
         flat = block.axes[0].name if len(block.axes) == 1 else block.name
+        if block.row is not None:
+            self.open_aligned(block, flat, start, points, is_whole)
+            return
         if block not in self.all_blocks:  # a point of a loop, whose variable is an int32
             text = f"{start} + tl.full([], 0, {self.position_dtype})"
         self.line(f"{flat} = {text}")
@@ -175,9 +185,37 @@ class TritonText(TritonExpressions):
                 self.line(f"{axis.name} = {text}")
             below = below * axis.extent
 
+    def open_aligned(
+        self, block: TileBlock, flat: str, start: str, points: str, is_whole: bool
+    ) -> None:
+        """Define the positions of a block that begins where memory is aligned."""
+        assert block.row is not None
+        row, unit, extent = f"{flat}_row", block.unit, self.size_text(block.extent)
+        self.line(f"{row} = {self.index(block.row)}")
+        self.scope.firsts[block] = f"{start} - {row} % {unit}"
+        self.line(f"{flat}_at = {row} // {unit} * {unit} + {start} + {points}")
+        self.line(f"{flat} = {flat}_at - {row}")
+        self.scope.flat[block], self.scope.aligned[block] = flat, f"{flat}_at"
+        if is_whole:
+            return
+        self.line(f"{flat}_in = ({flat} >= 0) & ({flat} < {extent})")
+        self.scope.masks[block] = f"{flat}_in"
+
+    def whole_block(self, block: TileBlock, body: Sequence[Statement]) -> None:
+        """Write the body without masks and with them."""
+        first = f"{self.scope.flat[block]}_first"
+        self.line(f"{first} = {self.scope.firsts[block]}")
+        end = f"{first} + {block.size} <= {self.size_text(block.extent)}"
+        mask = self.scope.masks.pop(block)
+        self.inside(f"if ({first} >= 0) & ({end}):", body)
+        self.scope.masks[block] = mask
+        self.inside("else:", body)
+
     def loop(self, loop: For) -> None:
-        (axis,), size = loop.axes, self.size_text(loop.axes[0].extent)
-        steps = f"range(0, {size}" + (f", {loop.step})" if loop.step != 1 else ")")
+        (axis,) = loop.axes
+        stop = self.size_text(axis.extent) if loop.stop is None else self.index(loop.stop)
+        steps = f"range({self.index(loop.start)}, {stop}"
+        steps += f", {loop.step})" if loop.step != 1 else ")"
         if loop.stages:
             steps = f"tl.{steps[:-1]}, num_stages={loop.stages})"
         self.inside(f"for {axis.name} in {steps}:", loop.body)
@@ -215,6 +253,10 @@ class TritonText(TritonExpressions):
             self.line(f"{total.at.name} = {at}")
         elif total.lost is not None:
             self.line(f"{total.lost.name} = {start}")
+        elif total.exps is not None:
+            self.axes[total.exps] = frozenset(total.tile)
+            zeros = typed(0, dtype).replace("[]", shape, 1)
+            self.line(f"{total.exps.name} = {zeros}")
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
@@ -227,6 +269,9 @@ class TritonText(TritonExpressions):
         elif total.lost is not None:
             lost = total.lost.name
             self.line(f"{held}, {lost} = {self.helper('add_kept')}({held}, {lost}, {text})")
+        elif total.exps is not None:
+            exps = total.exps.name
+            self.line(f"{held}, {exps} = {self.helper('add_exp')}({held}, {exps}, {text})")
         else:
             if f"combine_{total.op}(" in _JOIN[total.op]:
                 self.helper(f"combine_{total.op}")

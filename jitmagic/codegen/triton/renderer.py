@@ -37,7 +37,7 @@ from ..text import argument_names, comment_lines
 from .loops import tile_kernel
 from .ops import HELPERS, TL_DTYPES
 from .printer import STYLE, TritonText
-from .tile import Tile, choose_tile, tile_candidates
+from .tile import Tile, choose_tile, tile_candidates, with_row_loops
 
 __all__ = ["TritonRenderer"]
 
@@ -65,7 +65,7 @@ class TritonRenderer:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
             return attention_candidates(nest)
-        kernel = structure(nest, buffers)
+        kernel = with_row_loops(structure(nest, buffers), target)
         if (product := dot_product_in(kernel)) is not None:
             return dot_candidates(dot_tile(kernel, product, target, TritonConfig()))
         if is_matrix_vector(kernel):
@@ -78,7 +78,7 @@ class TritonRenderer:
         """Return the kernel of a nest over tiles; None for one of flex_attention."""
         if isinstance(nest, AttentionKernel):
             return None
-        one = structure(nest, buffers)
+        one = with_row_loops(structure(nest, buffers), target)
         return _kernel(one, *_tile(one, target, config), buffers)
 
     def render(
@@ -100,7 +100,7 @@ class TritonRenderer:
                 if nest.by_value:
                     numbers[nest.name] = nest.by_value
                 continue
-            kernel = structure(nest, buffers)
+            kernel = with_row_loops(structure(nest, buffers), target)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides, helpers)
             functions.append(text)

@@ -3,5 +3,4 @@
 aligned_products, padded_rows   pad the rows of matrix products
 activations        let cuBLAS compute the activation after a product
 convolution_biases, layouts   separate the biases of convolutions; choose the layouts of images
-precision          reads how precisely the libraries compute
 """

@@ -41,10 +41,10 @@ from ...loops.ir import (
     Value,
     unused_name,
 )
+from ...loops.libraries import on_tensor_cores
 from ...symbols.expr import Integer, add
 from ...symbols.size import Size
 from .padded_rows import Rows
-from .precision import on_tensor_cores
 
 __all__ = ["with_aligned_rows"]
 

@@ -34,8 +34,8 @@ from ...loops.ir import (
     Step,
     Store,
 )
+from ...loops.libraries import on_tensor_cores
 from ..dependencies import loads_of, reads_of, writes_of
-from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
 
