@@ -288,14 +288,17 @@ def with_generated_products(
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Holds the buffers of a product that ATen computes: out = a @ b (+ bias)."""
+    """Holds the buffers of a product that ATen computes: out = a @ b (+ bias). `is_vector`: of a
+    matrix and a vector, out[n] = sum{k} b[n, k] * a[k], seen here as the product of one row.
+    """
 
     name: str
     device: torch.device
     out: Buffer
     a: Buffer
     b: Buffer
-    bias: Buffer | None
+    bias: Buffer | None = None
+    is_vector: bool = False
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -316,7 +319,7 @@ class _Sides:
         """Return whether a product is in float32 and small, which gemm.h computes."""
         # For dynamic sizes this guards the side of the limit; without it a small MLP at a new batch
         # size took 62.4 us, now 2.8.
-        if self.out.dtype != torch.float32 or not has_contiguous_axis(self.b):
+        if self.out.dtype != torch.float32 or self.is_vector or not has_contiguous_axis(self.b):
             return False  # gemm.h reads the right operand in whole vectors
         (m, k), n = self.a.shape, self.b.shape[1]
         # Each by itself: the minimum of several Sizes would add guards on their order.
@@ -336,40 +339,44 @@ class _Sides:
         return self.out.dtype in HALVES and (enough or bool(wanted))
 
     def nest(self) -> Nest:
-        m, n = (
-            Axis(f"{self.name}.{letter}", size)
-            for letter, size in zip("mn", self.out.shape, strict=True)
-        )
-        k = Axis(f"{self.name}.k", self.a.shape[1])
-        left = Load(self.a.name, (AxisVar(m), AxisVar(k)), self.a.dtype)
-        right = Load(self.b.name, (AxisVar(k), AxisVar(n)), self.b.dtype)
+        """Return the product as loops over (m, n), or over n if it has no rows."""
+        (_, k_size), n_size = self.a.shape, self.b.shape[1]
+        k, n = Axis(f"{self.name}.k", k_size), Axis(f"{self.name}.n", n_size)
+        rows = () if self.is_vector else (Axis(f"{self.name}.m", self.a.shape[0]),)
+        point = tuple(AxisVar(axis) for axis in (*rows, n))
+        of_b = (AxisVar(k), AxisVar(n))
+        left = Load(self.a.name, (*point[:-1], AxisVar(k)), self.a.dtype)
+        right = Load(self.b.name, of_b[::-1] if self.is_vector else of_b, self.b.dtype)
         product = compute("mul", cast(left, torch.float32), cast(right, torch.float32))
         value: Value = Reduction("sum", (k,), product, torch.float32)
         if self.bias is not None:
-            index = broadcast(self.bias.shape, (AxisVar(m), AxisVar(n)))
-            bias = cast(Load(self.bias.name, index, self.bias.dtype), torch.float32)
-            value = compute("add", value, bias)
-        point = AxisVar(m), AxisVar(n)
+            bias = Load(self.bias.name, broadcast(self.bias.shape, point), self.bias.dtype)
+            value = compute("add", value, cast(bias, torch.float32))
         store = Store(self.out.name, (), point, cast(value, self.out.dtype))
-        return Nest(self.name, (m, n), (store,), (self.name,))
+        return Nest(self.name, (*rows, n), (store,), (self.name,))
 
 
 def _sides(step: Step, program: LoopProgram) -> _Sides | None:
     """Return the operands of a matrix product that a step calls, or None."""
     if not isinstance(step, Extern) or step.kwargs or len(step.results) != 1:
         return None
-    bias: str | None
+    found, device = program.buffers, program.device
     match step.op, step.args, step.results:
         case aten.mm.default, (BufferRef(a), BufferRef(b)), (str(out),):
-            bias = None
+            return _Sides(step.name, device, found[out], found[a], found[b])
         case aten.addmm.default, (BufferRef(bias), BufferRef(a), BufferRef(b)), (str(out),):
-            pass
-        case _:
-            return None
-    found = program.buffers
-    return _Sides(
-        step.name, program.device, found[out], found[a], found[b], found[bias] if bias else None
-    )
+            return _Sides(step.name, device, found[out], found[a], found[b], found[bias])
+        case aten.mv.default, (BufferRef(b), BufferRef(a)), (str(out),):
+            turned = replace(found[b], shape=found[b].shape[::-1], stride=found[b].stride[::-1])
+            row, result = _as_row(found[a]), _as_row(found[out])
+            return _Sides(step.name, device, result, row, turned, is_vector=True)
+    return None
+
+
+def _as_row(vector: Buffer) -> Buffer:
+    """Return a vector as a matrix of one row."""
+    (size,) = vector.shape
+    return replace(vector, shape=(1, size), stride=(size, *vector.stride))
 
 
 def has_contiguous_axis(buffer: Buffer) -> bool:

@@ -92,6 +92,15 @@ def test_sizes_of_one_row_that_fill_no_tile(n, k):
     assert not calls(plan)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_without_rows(dtype):
+    def program(x, w, b, r):
+        return torch.mv(w, x[0]).relu() + r[0], torch.mv(w.t(), b)
+
+    plan, _ = check(program, *inputs(1, 48, 256, dtype))
+    assert [call for call in calls(plan) if "mv" in call] == ["aten.mv.default"], "w.t() b"
+
+
 def test_a_gated_layer_reads_its_input_once():
     plan, _ = made(
         lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b),
