@@ -9,7 +9,7 @@ made or refused has its reason in words.
     products, product_chains   small matrix products and those of few rows as nests, which fuse
     dequantised_products   products with quantised weights as loop nests
     dependencies      which step reads and writes what
-    fuse              the search; groups and open_nests are its state, legality and score its judges
+    fuse              the search; groups, open_nests are its state, legality, profit its judges
     order, tile       the final order of the nests, and their canonical form
     split_reductions  parallelism for programs with few rows
     memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions

@@ -194,3 +194,14 @@ def test_kernels_compile_without_a_gpu(rows, n, k, dtype, tmp_path):
     plan, source = made(with_epilogue, *inputs(rows, n, k, dtype))
     assert not calls(plan)
     build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
+
+
+def test_a_result_added_to_every_row_is_not_read_across_memory():
+    def modulated(x, w, y):
+        return F.linear(x, w) + y, F.linear(x, w).view(1, -1, 1) * y[:64, None, :8]
+
+    given = [torch.randn(shape).bfloat16() for shape in ((1, 512), (64, 512), (64, 64))]
+    plan, _ = made(modulated, *given)
+    assert not calls(plan)
+    launched = [step.kernel for step in plan.steps if isinstance(step, Launch)]
+    assert launched == ["mm_mul_0", "add_0"], "along the rows of an image it is one kernel"
