@@ -193,23 +193,28 @@ class Program(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Open(Statement):
-    """Binds the axes of a block that begins at the variable `start` of a loop, or at 0.
-    `is_whole`: all of its points are inside of the extent.
+    """Binds the axes of a block that begins at the variable `start` of a loop, at 0, or where the
+    block `beside` begins, whose points it has along another dimension of the tile. `is_whole`: all
+    of its points are inside of the extent.
     """
 
     block: TileBlock
     start: Axis | None = None
     is_whole: bool = False
+    beside: TileBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Dot(Statement):
-    """Adds the product of two tiles: a over (rows, terms), b over (columns, terms)."""
+    """Adds the product of two matrices: a over (rows, terms), b over (columns, terms). The total is
+    over (rows, across), the columns along the second dimension.
+    """
 
     total: Total
     a: Value
     b: Value
     blocks: tuple[TileBlock, TileBlock, TileBlock]  # rows, columns, terms
+    across: TileBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ class _State:
     known: dict[Value, Tensor] = field(default_factory=dict)
     tiles: dict[str, LoadTile] = field(default_factory=dict)
     inside: dict[TileBlock, Tensor] = field(default_factory=dict)
+    starts: dict[TileBlock, Tensor] = field(default_factory=dict)
 
     def run(self, body: Iterable[Statement]) -> None:
         stores: list[Store] = []
@@ -147,6 +148,7 @@ class _State:
         """Bind the axes of a block from a position on."""
         shape = [1] * len(self.dimensions)
         shape[self.dimensions[block]] = block.size
+        self.starts[block] = start
         if block.row is not None:
             start = start - torch.remainder(self.offset(block.row), block.unit)
         rest = start + torch.arange(block.size).reshape(shape)
@@ -174,6 +176,8 @@ class _State:
         match statement:
             case For():
                 self.loop(statement)
+            case Open(block, beside=TileBlock() as other):
+                self.open(block, self.starts[other])
             case Open(block, start):
                 self.open(block, torch.tensor(0) if start is None else self.axes[start])
             case Parallel(units, _, body):
@@ -197,9 +201,11 @@ class _State:
                 self.relate(total, self.value(value), kept)
             case Accumulate(total, value, position):
                 self.accumulate(total, self.value(value), position)
-            case Dot(total, a, b, (_, _, terms)):
+            case Dot(total, a, b, (_, columns, terms), across):
                 products = self.value(a).to(total.var.dtype) * self.value(b).to(total.var.dtype)
-                self.join(total, products.sum(self.dimensions[terms], keepdim=True))
+                sums = products.sum(self.dimensions[terms], keepdim=True)
+                part = sums.transpose(self.dimensions[columns], self.dimensions[across])
+                self.join(total, part)
             case Join(total, part):
                 self.join(total, self.value(part))
             case Scratch(name, dtype, size):

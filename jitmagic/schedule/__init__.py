@@ -5,16 +5,16 @@ Schedule whose program uses the same IR. Nothing here depends on a renderer. Eve
 made or refused has its reason in words.
 
     schedule, below   the order of the steps
-    convolution_biases, layouts, aligned_products   rewrites for the libraries of GPUs
-    products, product_chains   small matrix products as loop nests, which fuse
+    libraries/        rewrites for the libraries of GPUs
+    products, product_chains   small matrix products and those of few rows as nests, which fuse
     dequantised_products   products with quantised weights as loop nests
     dependencies      which step reads and writes what
-    fuse              the search; groups and open_nests are its state, legality and score its judges
+    fuse              the search; groups, open_nests are its state, legality, profit its judges
     order, tile       the final order of the nests, and their canonical form
     split_reductions  parallelism for programs with few rows
     memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions
     column_sums       sums over rows in the nest that computes the rows
-    padded_rows, externs, index_checks, deferred_writes, substitution   parts of these
+    externs, index_checks, deferred_writes, substitution   parts of these
 
 Each module's head says what it assumes and why.
 """
@@ -29,19 +29,25 @@ from ..devices import Target
 from ..loops.ir import LoopProgram, Nest
 from ..loops.sizes import is_dynamic
 from ..options import Options
-from .aligned_products import with_aligned_rows
 from .column_sums import with_column_sums
-from .convolution_biases import with_separate_biases
 from .dependencies import analyse
 from .dequantised_products import has_dequantised_products, with_dequantised_products
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
-from .layouts import turned_outputs, with_images_channels_last
+from .libraries.activations import with_activations
+from .libraries.aligned_products import with_aligned_rows
+from .libraries.convolution_biases import with_separate_biases
+from .libraries.layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
 from .product_chains import join_chains
-from .products import open_products, with_small_products
+from .products import (
+    generated_products,
+    multiplies_halves,
+    open_products,
+    with_generated_products,
+)
 from .result import Decision, Schedule
 from .sized_memory import plan_regions
 from .split_reductions import split_reductions
@@ -74,12 +80,13 @@ def schedule(
     # Before fusion: a product that is written as a nest can fuse with its readers.
     if options.fuse and has_dequantised_products(target):
         program, products = with_dequantised_products(program, target)
-    if _makes_products(target, options):
-        program, small = with_small_products(program, generated)
-        products += small
-    program = _prepared(program, saved, options.precision == "fast")
+    if options.fuse and generated_products(target):
+        program, made = with_generated_products(program, target, generated)
+        products += made
+    program = _prepared(program, target, options, saved)
     graph = analyse(program)
-    fusion = Fusion(program, graph, target, Groups(program, graph), products)
+    groups = Groups(program, graph, multiplies_halves(target))
+    fusion = Fusion(program, graph, target, groups, products)
     if options.fuse:
         fuse(fusion)
     drop_dead_stores(fusion)
@@ -99,16 +106,14 @@ def product_choices(
     program: LoopProgram, target: Target, options: Options
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return the matrix products that can be computed in two ways, see `open_products`."""
-    return open_products(program) if _makes_products(target, options) else {}
+    makes = options.fuse and generated_products(target)
+    return open_products(program, target) if makes else {}
 
 
-def _makes_products(target: Target, options: Options) -> bool:
-    return options.fuse and target.tier == "cpp" and target.isa != "scalar"
-
-
-def _prepared(program: LoopProgram, saved: int, fast: bool) -> LoopProgram:
+def _prepared(program: LoopProgram, target: Target, options: Options, saved: int) -> LoopProgram:
     program = with_separate_biases(without_unread_values(program))
-    program = with_images_channels_last(program, saved, fast)
+    program = with_images_channels_last(program, saved, options.precision == "fast")
     program = with_aligned_rows(program)
+    program = with_activations(program, target) if options.fuse else program
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

@@ -27,6 +27,7 @@ aten = torch.ops.aten
 _OUT = {
     aten.mm.default: aten.mm.out,
     aten.addmm.default: aten.addmm.out,
+    aten._addmm_activation.default: aten._addmm_activation.out,
     aten.bmm.default: aten.bmm.out,
     aten.baddbmm.default: aten.baddbmm.out,
 }

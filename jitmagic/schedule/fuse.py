@@ -9,7 +9,7 @@ every pair that was considered.
 
 In this order: inlining leaves fewer and longer nests, vertical fusion saves a round trip to memory,
 horizontal fusion only a second read. Legality (legality.py, Groups.cyclic) is tested before profit
-(the `_not_worth` functions, score.py): only a legal nest is rebuilt.
+(profit.py, score.py): only a legal nest is rebuilt.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from ..devices import Target
 from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
-from ..symbols.size import hint_of, is_same
+from ..symbols.size import is_same
 from .dependencies import Graph, loads_of
 from .groups import Group, Groups, bits
 from .index_checks import lost_check
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
 from .open_nests import OpenNests
 from .products import contiguous_stores, product_of
+from .profit import not_worth
 from .result import Decision
 from .score import (
     CHEAP,
@@ -273,9 +274,10 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
         fusion.say(producer, consumer, False, "its reads do not match the writes")
         return False
     refusal = _spoils_product(fusion, producer, consumer, plan.outer, joined)
-    refusal = (
-        refusal or _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
-    )
+    refusal = refusal or _hazard(fusion, joined)
+    if refusal is None and walk_cost(joined) > MAX_NODES:
+        refusal = "the kernel would become too long"
+    refusal = refusal or not_worth(producer, consumer, plan, fusion.buffers, fusion.target)
     if refusal:
         fusion.say(producer, consumer, False, refusal)
         return False
@@ -341,7 +343,7 @@ def _spoils_product(
     # of their own (include/jitmagic/gemm.h), which reads whole vectors.
     if a.product is None and b.product is None:
         return None
-    product = product_of(outer, [store.value for store in joined])
+    product = product_of(outer, [store.value for store in joined], b.halves)
     if product is None or not contiguous_stores(product, joined, fusion.buffers):
         return PLAIN_OPERANDS
     return None
@@ -359,54 +361,6 @@ def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
         if graph.write_constraints.mixes_writes_and_checks(stores, graph.storage)
         else None
     )
-
-
-def _not_worth(
-    fusion: Fusion, producer: Group, consumer: Group, plan: Alignment, stores: Sequence[Store]
-) -> str | None:
-    """Return why the joined nest would be slower, or None."""
-    if walk_cost(stores) > MAX_NODES:
-        return "the kernel would become too long"
-    if not (producer.shape.rigid or consumer.shape.rigid):
-        return _not_worth_pointwise(fusion, producer, plan)
-    if producer.shape.rigid and not consumer.shape.rigid:
-        return _not_worth_rows(fusion, consumer, plan)
-    return None
-
-
-def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
-    """Return why two pointwise nests should stay separate, or None."""
-    # Both must walk memory in the same order: a transposed read costs a cache line per element,
-    # more than the round trip that joining saves, unless all stays in L1.
-    last = plan.outer[-1:] and AxisVar(plan.outer[-1])
-    moved = Rebuilder(plan.producer)
-    for store in producer.stores:  # pointwise: no inner axes, all indexes use outer ones
-        axes = [part for part in map(moved.expr, store.index) if isinstance(part, AxisVar)]
-        if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
-            return "they walk through memory in different orders"
-    return None
-
-
-def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | None:
-    """Return why a reduction and its pointwise reader should stay separate, or None."""
-    # Rows must be enough for the threads, and stay in cache.
-    rows, inner = extent_product(plan.outer), extent_product(plan.consumer_inner)
-    work = rows * inner * walk_cost(consumer.stores)
-    # A joined nest runs in parallel over its rows only, a separate reader over its elements.
-    if work > PARALLEL_WORK and rows < 2 * max(fusion.target.threads, 1) and inner > rows:
-        return f"{rows} rows are too few to run in parallel"
-    store = max(consumer.stores, key=lambda s: buffer_bytes(fusion.buffers[s.buffer]))
-    strides = fusion.buffers[store.buffer].stride
-    inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
-    moved = Rebuilder(plan.consumer).store(store)
-    steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
-    # Strided rows: the lanes are neighbouring columns, and the second pass over that many columns
-    # finds them in L2 only if they fit.
-    if steps and min(map(hint_of, steps)) > 1:
-        tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
-        if tile > fusion.target.l2_bytes:
-            return f"columns of {inner} elements do not stay in cache"
-    return None
 
 
 # --- 3. horizontal --------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Group:
     outer: tuple[Axis, ...] = ()
     stores: tuple[Store, ...] = ()
     origins: tuple[str, ...] = ()
+    halves: bool = False  # products of 16-bit matrices are kernels of the target
     _shape: Shape | None = field(default=None)
     _products: tuple[Product, ...] | None = field(default=None)
 
@@ -56,7 +57,7 @@ class Group:
     def products(self) -> tuple[Product, ...]:
         """Return the chain of matrix products that the group consists of, or ()."""
         if self._products is None:
-            self._products = products_of(self.outer, store_values(self.stores))
+            self._products = products_of(self.outer, store_values(self.stores), self.halves)
         return self._products
 
     @property
@@ -83,10 +84,10 @@ def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
 
 class Groups:
     """Holds the groups that are alive, keyed by a step of theirs; `merge` keeps the key of the
-    consumer.
+    consumer. `halves`: see Group.
     """
 
-    def __init__(self, program: LoopProgram, graph: Graph) -> None:
+    def __init__(self, program: LoopProgram, graph: Graph, halves: bool = False) -> None:
         self.alive: dict[int, Group] = {}
         self.producer: dict[str, int] = {}  # buffer written once -> key of the nest that stores it
         self._gone = 0  # inlined steps, which no longer constrain the order
@@ -94,7 +95,7 @@ class Groups:
         masks, after = _transitive(graph.before)
         self._calls = sum(1 << n for n, s in enumerate(program.steps) if isinstance(s, Extern))
         for number, step in enumerate(program.steps):
-            group = Group(step, 1 << number, masks[number], after[number])
+            group = Group(step, 1 << number, masks[number], after[number], halves=halves)
             if isinstance(step, Nest):
                 group.outer, group.stores = step.outer, step.stores
                 group.origins = step.origins or (step.name,)

@@ -31,7 +31,7 @@ def join_chains(fusion: Fusion) -> None:
     for key in list(groups.alive):
         group = groups.alive[key]
         products = group.products
-        if not products or products[0].is_dequantised:
+        if not products or not products[0].is_plain:
             continue
         load = products[0].a
         assert isinstance(load, Load)
@@ -39,7 +39,7 @@ def join_chains(fusion: Fusion) -> None:
         before = None if first is None else groups.alive[first]
         if first is None or before is None or not before.products:
             continue
-        if before.products[0].is_dequantised:
+        if not before.products[0].is_plain:
             continue
         refusal, joined = _refusal(fusion, before, group, load), list[Store]()
         if refusal is None:  # last, because rebuilding both nests takes most of the time

@@ -1,15 +1,19 @@
-"""Turns small matrix products into generated kernels, so that their readers fuse into them.
+"""Turns matrix products into generated kernels where these beat a library's, and fuse with readers.
 
-In: a program whose products are ATen calls. Out: the same program with the small ones written as
-nests:
+In: a program whose products are ATen calls. Out: the same program with some written as nests:
 
     c[m, n] = sum{k} a[m, k] * b[k, n]  (+ bias).
+
+On a CPU these are the small ones. On a GPU they are those of few rows, whose time is that of
+reading the right operand: one row is a reduction like any other; of several rows in 16 bits, tensor
+cores multiply tiles. Sums are in float32 and rounded once, also where
+`allow_bf16_reduced_precision_reduction` lets cuBLAS round parts of them.
 
 `product_of` recognises such a nest, before and after pointwise readers have joined it: its operands
 must stay plain loads, and its loops (m, n) with n contiguous in memory, so that renderers recognise
 it too. `products_of` also recognises a chain of them (product_chains.py), where `a` is the result
-of the previous product, and a product with a weight that is dequantised where it is multiplied
-(dequantised_products.py): there `b` is a computed value.
+of the previous product, and a product whose operands are converted where they are multiplied: there
+`b` is a computed value, such as a dequantised weight (dequantised_products.py).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from types import MappingProxyType
 
 import torch
 
+from ..devices import Target
 from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import Axis, AxisVar, Expr, Integer
 from ..loops.free_axes import value_axes
@@ -34,11 +39,13 @@ from ..loops.ir import (
     LoopProgram,
     Nest,
     Reduction,
+    Step,
     Store,
     Value,
     walk,
 )
-from ..symbols.size import Dimension
+from ..loops.values import cast, compute
+from ..symbols.size import Size, is_same
 from .result import Decision
 
 __all__ = [
@@ -46,13 +53,15 @@ __all__ = [
     "Product",
     "broadcast",
     "contiguous_stores",
+    "generated_products",
     "has_contiguous_axis",
     "is_narrow",
+    "multiplies_halves",
     "open_products",
     "product_of",
     "products_of",
     "reads_narrow",
-    "with_small_products",
+    "with_generated_products",
 ]
 
 # A BLAS call through the dispatcher costs 1.5 µs and more before it multiplies anything, and its
@@ -60,6 +69,14 @@ __all__ = [
 # up to SMALL; above it the library's blocking wins.
 SMALL = 16 << 20  # multiply-adds
 TUNABLE = 256 << 20  # up to here tuning measures both
+# H200, one row in bfloat16, cuBLAS and a kernel: 4096 x 11008 24.2 and 22.1 us, 11008 x 4096 27.1
+# and 23.1, 4096 x 4096 10.2 and 6.7, 768 x 50257 29.5 and 19.6, 4096 x 1024 5.8 and 3.0; float32
+# 4096 x 4096 22.2 and 17.5. A weight that is contiguous along its columns gains nothing. 8 rows:
+# 4096 x 4096 8.6 and 10.1, 4096 x 6144 14.3 and 14.1, 4096 x 11008 25.8 and 24.1.
+FEW_ROWS = 16  # one tile of tensor cores
+COLUMNS = 32  # of a tile; fewer tiles than 3 for 2 multiprocessors leave memory idle
+LEAST = 16  # columns and terms of a sum
+HALVES = (torch.float16, torch.bfloat16)
 aten = torch.ops.aten
 
 
@@ -68,9 +85,9 @@ class Product:
     """Describes a product: `total` is the reduction; `a` varies along m and k, `b` along k
     and n.
 
-    A dequantised weight is a `b` that is no load. Its reduction may have two axes, a `group` and
-    the position `k` inside it, and `m` is an axis of extent 1 that the nest lacks if there is only
-    one row.
+    A converted weight is a `b` that is no load. Its reduction may have two axes, a `group` and the
+    position `k` inside it, and `m` is an axis of extent 1 that the nest lacks if there is only one
+    row.
     """
 
     m: Axis
@@ -82,8 +99,8 @@ class Product:
     group: Axis | None = None
 
     @property
-    def is_dequantised(self) -> bool:
-        return not isinstance(self.b, Load)
+    def is_plain(self) -> bool:
+        return isinstance(self.b, Load)
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -91,18 +108,23 @@ class Product:
         return tuple(node for node in walk((self.a, self.b)) if isinstance(node, Load))
 
 
-def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None:
+def product_of(
+    outer: Sequence[Axis], values: Iterable[Value], halves: bool = False
+) -> Product | None:
     """Return the matrix product that the values of a nest over `outer` = (m, n) consist of, or
     None.
     """
-    found = products_of(outer, values)
+    found = products_of(outer, values, halves)
     return found[0] if len(found) == 1 else None
 
 
-def products_of(outer: Sequence[Axis], values: Iterable[Value]) -> tuple[Product, ...]:
+def products_of(
+    outer: Sequence[Axis], values: Iterable[Value], halves: bool = False
+) -> tuple[Product, ...]:
     """Return the products that the values consist of, each an operand of the next, or ().
+    `halves`: the target's kernels multiply matrices of 16 bits.
 
-    One with a dequantised weight is alone. The `a` of the first is a plain load. The arithmetic
+    One with a converted weight is alone. The `a` of the first is a plain load. The arithmetic
     between two of them depends on the row m through the sum alone, so that a column of sums needs
     no other operand that varies by row.
     """
@@ -111,7 +133,7 @@ def products_of(outer: Sequence[Axis], values: Iterable[Value]) -> tuple[Product
     if not totals or any(total.op != "sum" for total in totals):
         return ()
     free = value_axes(nodes)
-    if len(totals) == 1 and (single := _dequantised(outer, totals[0], free)) is not None:
+    if len(totals) == 1 and (single := _converted(outer, totals[0], free, halves)) is not None:
         return (single,)
     if len(outer) != 2:
         return ()
@@ -149,10 +171,12 @@ def _product(
     return Product(m, n, k, a, b, total)
 
 
-def _dequantised(
-    outer: Sequence[Axis], total: Reduction, free: Mapping[Value, frozenset[Axis]]
+def _converted(
+    outer: Sequence[Axis], total: Reduction, free: Mapping[Value, frozenset[Axis]], halves: bool
 ) -> Product | None:
-    """Return the product of rows and a weight that is computed from 8-bit numbers, or None."""
+    """Return the product of rows and a weight that is computed from 8-bit numbers or, if `halves`
+    is true, is converted from 16 bits; else None.
+    """
     match total:
         case Reduction(
             axes=(*groups, k), value=Compute(op="mul", args=(left, right)), dtype=torch.float32
@@ -164,11 +188,21 @@ def _dequantised(
         rows = [axis for axis in outer if axis != n] or [Axis(f"{n.name}_row", 1)]
         along = {*total.axes}
         plain = a.value if isinstance(a, Cast) else a
-        if not isinstance(plain, Load) or plain.mask is not None or not reads_narrow(b):
+        if not isinstance(plain, Load) or plain.mask is not None:
+            continue
+        if not reads_narrow(b) and not (halves and n is outer[-1] and _are_halves(a, b, rows)):
             continue
         if free[a] | {*rows} == along | {*rows} and free[b] == along | {n}:
             return Product(rows[0], n, k, a, b, total, *groups)
     return None
+
+
+def _are_halves(a: Value, b: Value, rows: Sequence[Axis]) -> bool:
+    """Return whether two operands are matrices of the same 16 bits."""
+    if not (isinstance(a, Cast) and isinstance(b, Cast) and isinstance(b.value, Load)):
+        return False
+    same = a.value.dtype == b.value.dtype and b.value.dtype in HALVES
+    return same and b.value.mask is None and rows[0].extent != 1
 
 
 def reads_narrow(value: Value) -> bool:
@@ -198,7 +232,7 @@ def contiguous_stores(
     """Return whether all stores run along n, and a float32 one takes the product's result, as
     gemm.h needs.
     """
-    if product.is_dequantised:  # its epilogue performs all stores
+    if not product.is_plain:  # its epilogue performs all stores
         return all(not store.inner and store.mode == "set" for store in stores)
     for store in stores:
         strides = zip(store.index, buffers[store.buffer].stride, strict=True)
@@ -207,89 +241,147 @@ def contiguous_stores(
     return any(s.value.dtype == torch.float32 and product.total in walk((s.value,)) for s in stores)
 
 
-def open_products(program: LoopProgram) -> dict[str, tuple[tuple[str, ...], bool]]:
+def generated_products(target: Target) -> bool:
+    """Return whether kernels for the target may compute matrix products."""
+    return multiplies_halves(target) or (target.tier == "cpp" and target.isa != "scalar")
+
+
+def multiplies_halves(target: Target) -> bool:
+    """Return whether the target's kernels multiply matrices of 16 bits."""
+    return target.tier == "triton"
+
+
+def open_products(program: LoopProgram, target: Target) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Return products that could be generated kernels: "m x k @ k x n" -> (names of the steps,
     whether they are by default).
     """
     found: dict[str, tuple[tuple[str, ...], bool]] = {}
     for step in program.steps:
-        nest = _as_nest(step, program.buffers, TUNABLE) if isinstance(step, Extern) else None
-        if nest is None:
+        sides = _sides(step, program)
+        if sides is None or not sides.fits(target, True):
             continue
-        product = product_of(nest.outer, (store.value for store in nest.stores))
-        assert product is not None
-        m, n, k = product.m.extent, product.n.extent, product.k.extent
+        (m, k), n = sides.a.shape, sides.b.shape[1]
         label = f"{m} x {k} @ {k} x {n}"
         names, _ = found.get(label, ((), False))
-        found[label] = ((*names, nest.name), m * n * k <= SMALL)
+        found[label] = ((*names, sides.name), sides.fits(target, None))
     return found
 
 
-def with_small_products(
-    program: LoopProgram, generated: Mapping[str, bool] = MappingProxyType({})
+def with_generated_products(
+    program: LoopProgram, target: Target, generated: Mapping[str, bool] = MappingProxyType({})
 ) -> tuple[LoopProgram, list[Decision]]:
-    """Replace the small products of a program by nests; `generated` overrides the size limit for
-    steps by name.
+    """Replace the products of a program by nests where kernels are faster; `generated` overrides
+    the estimate for steps by name.
     """
-    steps, decisions = [], []
-    for step in program.steps:
-        wanted = generated.get(step.name) if isinstance(step, Extern) else None
-        limit = SMALL if wanted is None else TUNABLE if wanted else 0
-        nest = _as_nest(step, program.buffers, limit) if isinstance(step, Extern) else None
-        if nest is not None:
-            size = "small" if wanted is None else "measured"
-            reason = f"a {size} matrix product: a generated kernel, into which its readers fuse"
-            decisions.append(Decision(nest.name, str(getattr(step, "op", "")), True, reason))
-        steps.append(step if nest is None else nest)
+    steps, decisions = list(program.steps), []
+    for number, step in enumerate(steps):
+        sides = _sides(step, program)
+        if sides is None or not sides.fits(target, wanted := generated.get(sides.name)):
+            continue
+        steps[number] = sides.nest()
+        size = "small" if target.tier == "cpp" else "of few rows"
+        product = f"a matrix product {size if wanted is None else 'that was measured'}"
+        reason = f"{product}: a generated kernel, into which its readers fuse"
+        decisions.append(Decision(sides.name, str(getattr(step, "op", "")), True, reason))
     return replace(program, steps=tuple(steps)), decisions
 
 
-def _as_nest(step: Extern, buffers: Mapping[str, Buffer], limit: int) -> Nest | None:
-    if step.kwargs or len(step.results) != 1 or step.results[0] is None:
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Holds the buffers of a product that ATen computes: out = a @ b (+ bias). `is_vector`: of a
+    matrix and a vector, out[n] = sum{k} b[n, k] * a[k], seen here as the product of one row.
+    """
+
+    name: str
+    device: torch.device
+    out: Buffer
+    a: Buffer
+    b: Buffer
+    bias: Buffer | None = None
+    is_vector: bool = False
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self.a, self.b, *((self.bias,) if self.bias else ()), self.out)
+
+    def fits(self, target: Target, wanted: bool | None) -> bool:
+        """Return whether the product should be a kernel: by an estimate, or where it is `wanted`,
+        if there is a kernel.
+        """
+        if wanted is False or any(b.device != self.device for b in self.buffers):
+            return False
+        same = all(buffer.dtype == self.out.dtype for buffer in self.buffers)
+        if not same or self.out.stride != (self.out.shape[1], 1):
+            return False
+        return self.is_small(wanted) if target.tier == "cpp" else self.has_few_rows(target, wanted)
+
+    def is_small(self, wanted: bool | None) -> bool:
+        """Return whether a product is in float32 and small, which gemm.h computes."""
+        # For dynamic sizes this guards the side of the limit; without it a small MLP at a new batch
+        # size took 62.4 us, now 2.8.
+        if self.out.dtype != torch.float32 or self.is_vector or not has_contiguous_axis(self.b):
+            return False  # gemm.h reads the right operand in whole vectors
+        (m, k), n = self.a.shape, self.b.shape[1]
+        # Each by itself: the minimum of several Sizes would add guards on their order.
+        large = all(size >= 2 for size in (m, n, k))
+        return large and bool(m * n * k <= (TUNABLE if wanted else SMALL))
+
+    def has_few_rows(self, target: Target, wanted: bool | None) -> bool:
+        """Return whether the weight's rows, as they are in memory, are read once for few rows."""
+        (m, k), n = self.a.shape, self.b.shape[1]
+        if any(isinstance(size, Size) for size in (m, k, n)) or not 1 <= m <= FEW_ROWS:
+            return False
+        if min(k, n) < LEAST or not is_same(self.b.stride[0], 1):
+            return False
+        if m == 1:
+            return self.out.dtype in (*HALVES, torch.float32)
+        enough = 2 * n >= 3 * COLUMNS * target.multiprocessors
+        return self.out.dtype in HALVES and (enough or bool(wanted))
+
+    def nest(self) -> Nest:
+        """Return the product as loops over (m, n), or over n if it has no rows."""
+        (_, k_size), n_size = self.a.shape, self.b.shape[1]
+        k, n = Axis(f"{self.name}.k", k_size), Axis(f"{self.name}.n", n_size)
+        rows = () if self.is_vector else (Axis(f"{self.name}.m", self.a.shape[0]),)
+        point = tuple(AxisVar(axis) for axis in (*rows, n))
+        of_b = (AxisVar(k), AxisVar(n))
+        left = Load(self.a.name, (*point[:-1], AxisVar(k)), self.a.dtype)
+        right = Load(self.b.name, of_b[::-1] if self.is_vector else of_b, self.b.dtype)
+        product = compute("mul", cast(left, torch.float32), cast(right, torch.float32))
+        value: Value = Reduction("sum", (k,), product, torch.float32)
+        if self.bias is not None:
+            bias = Load(self.bias.name, broadcast(self.bias.shape, point), self.bias.dtype)
+            value = compute("add", value, cast(bias, torch.float32))
+        store = Store(self.out.name, (), point, cast(value, self.out.dtype))
+        return Nest(self.name, (*rows, n), (store,), (self.name,))
+
+
+def _sides(step: Step, program: LoopProgram) -> _Sides | None:
+    """Return the operands of a matrix product that a step calls, or None."""
+    if not isinstance(step, Extern) or step.kwargs or len(step.results) != 1:
         return None
-    match step.op, step.args:
-        case aten.mm.default, (BufferRef(a), BufferRef(b)):
-            bias = None
-        case aten.addmm.default, (BufferRef(bias), BufferRef(a), BufferRef(b)):
-            pass
-        case _:
-            return None
-    out = buffers[step.results[0]]
-    named = [buffers[name] for name in (a, b, bias) if name is not None]
-    (m, k), n = buffers[a].shape, buffers[b].shape[1]
-    if not has_contiguous_axis(buffers[b]) or not _fits(m, n, k, [*named, out], limit):
-        return None  # gemm.h reads the right operand in whole vectors
-    return _nest(step.name, buffers[a], buffers[b], None if bias is None else buffers[bias], out)
+    found, device = program.buffers, program.device
+    match step.op, step.args, step.results:
+        case aten.mm.default, (BufferRef(a), BufferRef(b)), (str(out),):
+            return _Sides(step.name, device, found[out], found[a], found[b])
+        case aten.addmm.default, (BufferRef(bias), BufferRef(a), BufferRef(b)), (str(out),):
+            return _Sides(step.name, device, found[out], found[a], found[b], found[bias])
+        case aten.mv.default, (BufferRef(b), BufferRef(a)), (str(out),):
+            turned = replace(found[b], shape=found[b].shape[::-1], stride=found[b].stride[::-1])
+            row, result = _as_row(found[a]), _as_row(found[out])
+            return _Sides(step.name, device, result, row, turned, is_vector=True)
+    return None
 
 
-def _fits(m: Dimension, n: Dimension, k: Dimension, buffers: Sequence[Buffer], limit: int) -> bool:
-    """Return whether a product is in float32 on the CPU and small."""
-    # For dynamic sizes this guards the side of the limit; without it a small MLP at a new batch
-    # size took 62.4 us, now 2.8.
-    if any(b.dtype != torch.float32 or b.device.type != "cpu" for b in buffers):
-        return False
-    # Each by itself: the minimum of several Sizes would add guards on their order.
-    large = all(size >= 2 for size in (m, n, k))
-    return large and buffers[-1].stride == (n, 1) and bool(m * n * k <= limit)
+def _as_row(vector: Buffer) -> Buffer:
+    """Return a vector as a matrix of one row."""
+    (size,) = vector.shape
+    return replace(vector, shape=(1, size), stride=(size, *vector.stride))
 
 
 def has_contiguous_axis(buffer: Buffer) -> bool:
     """Return whether the buffer is contiguous along some axis, in every call."""
     return any(isinstance(step, int) and step == 1 for step in buffer.stride)
-
-
-def _nest(name: str, a: Buffer, b: Buffer, bias: Buffer | None, out: Buffer) -> Nest:
-    m, n = (Axis(f"{name}.{letter}", size) for letter, size in zip("mn", out.shape, strict=True))
-    k = Axis(f"{name}.k", a.shape[1])
-    left = Load(a.name, (AxisVar(m), AxisVar(k)), a.dtype)
-    right = Load(b.name, (AxisVar(k), AxisVar(n)), b.dtype)
-    product = Compute("mul", (left, right), out.dtype)
-    value: Value = Reduction("sum", (k,), product, out.dtype)
-    if bias is not None:
-        index = broadcast(bias.shape, (AxisVar(m), AxisVar(n)))
-        value = Compute("add", (value, Load(bias.name, index, bias.dtype)), out.dtype)
-    store = Store(out.name, (), (AxisVar(m), AxisVar(n)), value)
-    return Nest(name, (m, n), (store,), (name,))
 
 
 def broadcast(shape: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:

@@ -113,7 +113,7 @@ class _Splitter:
     def split(self, nest: Nest) -> list[Step]:
         """Return the nests that replace this one, in order."""
         check()
-        if len(nest.outer) > 1 and products_of(nest.outer, store_values(nest.stores)):
+        if len(nest.outer) > 1 and products_of(nest.outer, store_values(nest.stores), True):
             return [nest]  # tensor cores take it in tiles
         nests: list[Nest] = []
         while (chosen := self._next(nest)) is not None:

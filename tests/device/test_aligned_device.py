@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.schedule import aligned_products
+from jitmagic.schedule.libraries import aligned_products
 
 pytestmark = pytest.mark.device
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from jitmagic.devices import CUDA_ROW
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
+from jitmagic.loops.libraries import on_tensor_cores
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import aligned_products
-from jitmagic.schedule.aligned_products import with_aligned_rows
-from jitmagic.schedule.precision import on_tensor_cores
+from jitmagic.schedule.libraries import aligned_products
+from jitmagic.schedule.libraries.aligned_products import with_aligned_rows
 
 from .test_fusion import lowered, scheduled
 

@@ -12,8 +12,8 @@ from jitmagic.graph.operators import convolution
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import convolution_biases
-from jitmagic.schedule.convolution_biases import with_separate_biases
+from jitmagic.schedule.libraries import convolution_biases
+from jitmagic.schedule.libraries.convolution_biases import with_separate_biases
 
 from .test_fusion import lowered, scheduled
 

@@ -18,8 +18,9 @@ from jitmagic.errors import CompileFailed
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import layouts, schedule
-from jitmagic.schedule.layouts import with_images_channels_last
+from jitmagic.schedule import schedule
+from jitmagic.schedule.libraries import layouts
+from jitmagic.schedule.libraries.layouts import with_images_channels_last
 
 from .test_fusion import lowered, scheduled
 

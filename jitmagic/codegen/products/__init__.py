@@ -1,5 +1,5 @@
 """Writes matrix products inside the renderers' kernels.
 
-cpp writes small float32 products and chains of them in C++; dequantised_cpp and dequantised_triton
-write products with quantised weights.
+cpp writes small float32 products and chains of them in C++, and dequantised_cpp those with
+quantised weights. tensor_cores and matrix_vector choose the tiles of Triton's, of few rows.
 """

@@ -49,7 +49,7 @@ def products_in(kernel: Structure) -> tuple[Product, ...]:
     products = products_of(kernel.outer, (store.value for store in stores))
     if not products or any(store.inner for store in stores):
         return ()
-    if products[0].is_dequantised:
+    if not products[0].is_plain:
         return products if can_write_dequantised(products[0]) else ()
     if any(coefficient(store.index[0], products[-1].n) != 1 for store in stores):
         return ()
@@ -61,7 +61,7 @@ def product_kernel(
 ) -> Kernel:
     """Return the loop form: one call of jm::gemm, jm::chain or jm::dequantised."""
     stores = _stores(kernel)
-    if products[0].is_dequantised:
+    if not products[0].is_plain:
         body = dequantised_call(products[0], stores)
     elif len(products) == 1:
         body = _gemm(stores, products[0])

@@ -56,13 +56,14 @@ _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
 
 
 class Scope:
-    """Holds the names of masks and positions of the blocks that are open; of those that begin at
-    an aligned place in memory, the positions there and the first point.
+    """Holds the names of masks, positions and first positions of the blocks that are open; of those
+    that begin at an aligned place in memory, the positions there and the first point.
     """
 
     def __init__(self, outside: Scope | None = None) -> None:
         self.masks: dict[TileBlock, str] = {} if outside is None else dict(outside.masks)
         self.flat: dict[TileBlock, str] = {} if outside is None else dict(outside.flat)
+        self.starts: dict[TileBlock, str] = {} if outside is None else dict(outside.starts)
         self.aligned: dict[TileBlock, str] = {} if outside is None else dict(outside.aligned)
         self.firsts: dict[TileBlock, str] = {} if outside is None else dict(outside.firsts)
 
@@ -78,7 +79,7 @@ class TritonExpressions(OffsetText):
     def __init__(self, tile: Tile, names: Mapping[str, str], by_value: Iterable[str] = ()) -> None:
         self.tile, self.names = tile, names
         self.by_value = frozenset(by_value)
-        self.all_blocks = (*tile.outer, *tile.inner.values())
+        self.all_blocks = tile.blocks
         self.scope = Scope()
         self.helpers: set[str] = set()
         self.axes: dict[Var, frozenset[Axis]] = {}
@@ -97,9 +98,6 @@ class TritonExpressions(OffsetText):
 
     def result(self, total: Total) -> str:
         """Return what was accumulated. A rounding error is NaN if the sum is infinite."""
-        if total.method == "dot":
-            rows, columns = self.tile.outer
-            return f"tl.reshape({total.var.name}, [{rows.size}, {columns.size}, 1])"
         if total.lost is None:
             return total.var.name
         held = total.var.name
@@ -110,8 +108,7 @@ class TritonExpressions(OffsetText):
 
     def dimension(self, block: TileBlock) -> int:
         """Return the block's dimension in the tile."""
-        spread = self.tile.spread
-        return spread.index(block) if block in spread else len(spread)
+        return self.tile.dimension(block)
 
     def positions(self, block: TileBlock) -> str:
         """Return 0 .. size-1 along the block's dimension; "" for a scalar."""

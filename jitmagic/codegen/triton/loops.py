@@ -45,7 +45,7 @@ from ..kernel import (
 )
 from ..loop_form import Body, LoopBuilder, params_of
 from ..loop_structure import Pass, Structure
-from ..products.dequantised_triton import dot_operands
+from ..products.tensor_cores import dot_operands
 from .ops import WIDE
 from .relative_sums import with_relative_sums
 from .tile import Tile
@@ -177,17 +177,21 @@ class _TileLoops(LoopBuilder):
 
     def _multiplied(self, product: Product, block: TileBlock) -> Body:
         """Sum the products of two operands in steps, by tensor cores."""
-        rows, columns = self.tile.outer
+        rows, across = self.tile.outer
+        columns = self.tile.turned
+        assert columns is not None
         var = Var(self.new_name("acc"), torch.float32)
-        axes = (*rows.axes, *columns.axes)
+        axes = (*rows.axes, *across.axes)
         total = Total("sum", block.axes, var.dtype, var, method="dot", tile=axes)
         start = _loop_of(block)
         a, b = dot_operands(product)
+        b = Rebuilder({product.n: AxisVar(columns.axes[0])}).value(b)
         if block.ragged:  # a scale that is not finite makes NaN of the zeros beyond the end
             b = Inside(b, block, 0, b.dtype)
-        body = (Open(block, start), Dot(total, a, b, (rows, columns, block)))
+        body = (Open(block, start), Dot(total, a, b, (rows, columns, block), across))
         loop = For((start,), body, step=block.size, stages=self.tile.stages)
-        return (Start(total), loop, Let(product.total, Result(total, var.dtype)))
+        opened = Open(columns, beside=across)
+        return (opened, Start(total), loop, Let(product.total, Result(total, var.dtype)))
 
     def _nested(self, pass_: Pass, bound: frozenset[Axis], ready: frozenset[Value]) -> Body:
         """Compute reductions inside a point by a loop over the points of their axes."""

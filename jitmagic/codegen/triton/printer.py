@@ -111,6 +111,8 @@ class TritonText(TritonExpressions):
         match each:
             case Program(blocks):
                 self.program(blocks)
+            case Open(block, beside=TileBlock() as other):
+                self.open(block, self.scope.starts[other])
             case Open(block, start, is_whole):
                 self.open(block, "" if start is None else start.name, is_whole=is_whole)
             case For():
@@ -163,6 +165,7 @@ class TritonText(TritonExpressions):
         """Define the positions of a block, its mask and its axes."""
         points = self.positions(block)
         start = origin if factor == 1 else f"{origin} * {factor}"
+        self.scope.starts[block] = start
         text = " + ".join(part for part in (start, points) if part)
         flat = block.axes[0].name if len(block.axes) == 1 else block.name
         if block.row is not None:
@@ -324,15 +327,17 @@ class TritonText(TritonExpressions):
         return text, f"tl.broadcast_to({self.scope.flat[block]}, {self.shape(blocks)})"
 
     def dot(self, each: Dot) -> None:
-        """Add the product of two tiles, by tensor cores."""
+        """Add the product of two matrices, by tensor cores."""
         (rows, columns, terms), held = each.blocks, each.total.var.name
-        sides = [
-            self.name_of(f"tl.reshape({self.spread(self.value(side), {block, terms})}, "
-                         f"[{block.size}, {terms.size}])")
-            for side, block in ((each.a, rows), (each.b, columns))
-        ]  # fmt: skip
+        a, b = self.matrix(each.a, {rows, terms}), self.matrix(each.b, {columns, terms})
         exact = ', input_precision="ieee"' if each.a.dtype == torch.float32 else ""
-        self.line(f"{held} = tl.dot({sides[0]}, tl.trans({sides[1]}), {held}{exact})")
+        self.line(f"{held} = tl.dot({a}, tl.trans({b}), {held}{exact})")
+
+    def matrix(self, value: Value, blocks: set[TileBlock]) -> str:
+        """Return an operand of a product, which need not vary along both dimensions."""
+        text = self.value(value)
+        over = self.blocks_over(self.axes_of(value))
+        return text if over == blocks else self.name_of(self.spread(text, blocks))
 
     def store(self, store: Store) -> None:
         blocks = self.blocks_over(store.axes)

@@ -31,7 +31,8 @@ from ..kernel import Kernel
 from ..linearize import linearize
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
-from ..products.dequantised_triton import dot_candidates, dot_product_in, dot_tile
+from ..products.matrix_vector import is_matrix_vector, vector_candidates, vector_tile
+from ..products.tensor_cores import dot_candidates, dot_product_in, dot_tile
 from ..text import argument_names, comment_lines
 from .loops import tile_kernel
 from .ops import HELPERS, TL_DTYPES
@@ -67,6 +68,8 @@ class TritonRenderer:
         kernel = with_row_loops(structure(nest, buffers), target)
         if (product := dot_product_in(kernel)) is not None:
             return dot_candidates(dot_tile(kernel, product, target, TritonConfig()))
+        if is_matrix_vector(kernel):
+            return vector_candidates(vector_tile(kernel, target, TritonConfig()))
         return tile_candidates(kernel, target)
 
     def kernel(
@@ -119,9 +122,10 @@ def _tile(kernel: Structure, target: Target, config: Config | None) -> tuple[Til
     """Return the tile of a program, and the product that tensor cores compute."""
     overrides = config if isinstance(config, TritonConfig) else TritonConfig()
     product = dot_product_in(kernel)
-    if product is None:
-        return choose_tile(kernel, target, overrides), None
-    return dot_tile(kernel, product, target, overrides), product
+    if product is not None:
+        return dot_tile(kernel, product, target, overrides), product
+    chosen = vector_tile if is_matrix_vector(kernel) else choose_tile
+    return chosen(kernel, target, overrides), None
 
 
 def _kernel(

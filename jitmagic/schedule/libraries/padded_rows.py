@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from ..lazy_dataclass import dataclass, field, replace
-from ..loops.ir import Alias, Buffer, Expr, LoopProgram, Nest, Step
-from .dependencies import reads_of, storages, writes_of
+from ...lazy_dataclass import dataclass, field, replace
+from ...loops.ir import Alias, Buffer, Expr, LoopProgram, Nest, Step
+from ..dependencies import reads_of, storages, writes_of
 
 __all__ = ["Rows"]
 

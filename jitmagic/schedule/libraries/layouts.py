@@ -19,10 +19,10 @@ from math import prod
 
 import torch
 
-from ..devices import row_of
-from ..lazy_dataclass import dataclass, replace
-from ..loops.expr import Integer, axes_of
-from ..loops.ir import (
+from ...devices import row_of
+from ...lazy_dataclass import dataclass, replace
+from ...loops.expr import Integer, axes_of
+from ...loops.ir import (
     Alias,
     Axis,
     AxisVar,
@@ -35,8 +35,8 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from ..loops.libraries import on_tensor_cores
-from .dependencies import loads_of, reads_of, writes_of
+from ...loops.libraries import on_tensor_cores
+from ..dependencies import loads_of, reads_of, writes_of
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
 

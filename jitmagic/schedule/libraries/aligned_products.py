@@ -21,9 +21,9 @@ from math import prod
 
 import torch
 
-from ..devices import row_of
-from ..lazy_dataclass import dataclass, field, replace
-from ..loops.ir import (
+from ...devices import row_of
+from ...lazy_dataclass import dataclass, field, replace
+from ...loops.ir import (
     Alias,
     Axis,
     AxisVar,
@@ -41,9 +41,9 @@ from ..loops.ir import (
     Value,
     unused_name,
 )
-from ..loops.libraries import on_tensor_cores
-from ..symbols.expr import Integer, add
-from ..symbols.size import Size
+from ...loops.libraries import on_tensor_cores
+from ...symbols.expr import Integer, add
+from ...symbols.size import Size
 from .padded_rows import Rows
 
 __all__ = ["with_aligned_rows"]

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from ..devices import row_of
-from ..loops.ir import (
+from ...devices import row_of
+from ...loops.ir import (
     Axis,
     AxisVar,
     Buffer,
@@ -25,9 +25,9 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from ..loops.libraries import adds_bias_separately
-from ..loops.values import cast, compute, opmath
-from .dependencies import reads_of
+from ...loops.libraries import adds_bias_separately
+from ...loops.values import cast, compute, opmath
+from ..dependencies import reads_of
 
 __all__ = ["with_separate_biases"]
 
