@@ -101,6 +101,7 @@ _FLOAT: Mapping[str, str] = {
     "signbit": "{0}.to({bits}, bitcast=True) < 0",
     "fma": "tl.fma({0}, {1}, {2})",
     "remainder": "remainder_float({0}, {1})",
+    "logaddexp": "combine_logsumexp({0}, {1})",
 }
 _SINGLE: Mapping[str, str] = {
     "truediv": "tl.div_rn({0}, {1})",
@@ -208,6 +209,16 @@ def add_exp(largest, total, value):
     joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
     joined = tl.where(value == float("-inf"), total, joined)
     return tl.maximum(largest, value, {_NAN}), joined""",
+    "combine_sum": """\
+@triton.jit
+def combine_sum(a, b):
+    return a + b""",
+    "combine_logsumexp": f"""\
+@triton.jit
+def combine_logsumexp(a, b):
+    # the difference of equal infinities is NaN
+    rest = libdevice.log1p(libdevice.exp(-tl.abs(a - b)))
+    return tl.where(a == b, a + {math.log(2)}, tl.maximum(a, b, {_NAN}) + rest)""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):
