@@ -48,6 +48,7 @@ from .kernel import (
     Parallel,
     Partial,
     Parts,
+    Prefix,
     Program,
     Result,
     Scratch,
@@ -301,6 +302,19 @@ class _State:
             at = self.known[source.total.at]
         return _first_best(fold.op, value, at.expand_as(value), kept, dimension)
 
+    def prefix(self, prefix: Prefix) -> Tensor:
+        """Combine each point of a block with those before it."""
+        dimension, block = self.dimensions[prefix.block], prefix.block
+        value = self.value(prefix.value)
+        shape = list(value.shape) if value.dim() else [1] * len(self.dimensions)
+        shape[dimension] = block.size
+        parts = list(value.expand(shape).split(1, dimension))
+        for number in range(1, len(parts)):
+            before, part = parts[number - 1], parts[number]
+            joined = SCALARS[REDUCTIONS[prefix.op]].reference(before, part)
+            parts[number] = joined.to(value.dtype)
+        return torch.cat(parts, dimension).to(prefix.dtype)
+
     # -- values --------------------------------------------------------------------------------
 
     def value(self, node: Value) -> Tensor:
@@ -326,6 +340,8 @@ class _State:
                 return torch.where(self.inside[block], inside, torch.tensor(fill).to(inside.dtype))
             case Fold():
                 return self.fold(node)
+            case Prefix():
+                return self.prefix(node)
             case TileRow(tile, row):
                 loaded = self.tiles[tile]
                 return self.memory[loaded.buffer][self.offset(add(loaded.offset, row))].clone()

@@ -13,7 +13,7 @@ from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
     "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "LanesBelow",
-    "Partial", "Result", "TileBlock", "TileRow", "Total", "Var", "VarIndex",
+    "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var", "VarIndex",
 ]  # fmt: skip
 
 
@@ -50,8 +50,8 @@ class Total:
     the sum of exp(x - var) over the values x so far, without those that are -inf.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
-    "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, or "dot"
-    for a Dot.
+    "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, "dot"
+    for a Dot, or "scan" if it is read at each point of its loop.
     `one_block`: `(stop, size)` if stop <= size says at run time that there is a single block.
     `wide`: blocks and lanes of float32 are added in float64. `tile`: the axes of a tile of
     accumulators.
@@ -195,6 +195,20 @@ class Inside(Value):
 @dataclass(frozen=True, eq=False)
 class Fold(Value):
     """Combines the points of a block by a reduction, which keeps the dimension with size 1."""
+
+    op: str
+    value: Value
+    block: TileBlock
+    dtype: torch.dtype
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Value):
+    """Combines each point of a block with those before it in the block, as a scan does."""
 
     op: str
     value: Value

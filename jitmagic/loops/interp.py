@@ -32,6 +32,7 @@ from .ir import (
     Nest,
     NumberRef,
     Reduction,
+    Scan,
     Store,
     Value,
     binders,
@@ -254,6 +255,8 @@ class _Evaluation:
                 return SCALARS[op].reference(*[self.known[arg] for arg in args])
             case Reduction():
                 return self._reduce(node)
+            case Scan():
+                return self._scan(node)
         raise TypeError(f"not a value: {node!r}")
 
     def _load(self, node: Load) -> Tensor:
@@ -285,6 +288,13 @@ class _Evaluation:
         reduced: Tensor = _REDUCE[node.op](value, dims)
         return reduced.to(self.memory.dtype(node.dtype))
 
+    def _scan(self, node: Scan) -> Tensor:
+        value, dim = self.known[node.value], self.grid.dimension[node.axis]
+        shape = list(value.shape)
+        shape[dim] = self.grid.extent[node.axis]
+        scanned: Tensor = _SCAN[node.op](value.expand(shape), dim)
+        return scanned.to(self.memory.dtype(node.dtype))
+
 
 _SIZED: Mapping[str, Callable[..., Tensor]] = {
     "*": torch.mul,
@@ -297,6 +307,15 @@ _REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
     "min": lambda x, dims: x.amin(dims, keepdim=True),
     "any": lambda x, dims: torch.any(x, dims, keepdim=True),
     "all": lambda x, dims: torch.all(x, dims, keepdim=True),
+}
+
+
+_SCAN: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": torch.cumsum,
+    "prod": torch.cumprod,
+    "max": lambda x, dim: torch.cummax(x, dim).values,
+    "min": lambda x, dim: torch.cummin(x, dim).values,
+    "logsumexp": torch.logcumsumexp,
 }
 
 

@@ -8,7 +8,7 @@
     Value  = Load(buffer, index, dtype, mask, fill)
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
-           | Reduction(op, axes, value, dtype);
+           | Reduction(op, axes, value, dtype) | Scan(op, axis, value, dtype);
              the names of operations are those of operators/scalar.py.
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
@@ -20,6 +20,11 @@ every point of `axes` and combined with `op`; so softmax over rows is one nest w
 store with inner (j):
 
     y[i, j] = exp(x[i, j] - max{j} x[i, j]) / sum{j} exp(x[i, j] - max{j} x[i, j])
+
+A Scan combines `value` over the points of its axis up to the current one: it depends on the axis,
+which a store's inner loop or a reduction around it binds, and which has no other loop beside it:
+
+    y[i, j] = Scan(sum, j, x[i, j])     is x[i, 0] + .. + x[i, j]
 
 Within a nest all loads of a buffer see its contents before the nest, except that a store may be
 followed by later stores whose values were rewritten to use the stored value itself (never the
@@ -71,6 +76,7 @@ __all__ = [
     "Nest",
     "NumberRef",
     "Reduction",
+    "Scan",
     "Step",
     "Store",
     "Value",
@@ -162,8 +168,8 @@ class Value(metaclass=Interned):
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """Return the loads, index values and reductions among `below` and itself, in the order of
-        `below`.
+        """Return the loads, index values, reductions and scans among `below` and itself, in the
+        order of `below`.
         """
         # Most queries need only these, and they are few even in long chains of arithmetic.
         return _landmarks(self)
@@ -217,6 +223,16 @@ class Reduction(Value):
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class Scan(Value):
+    """Combines `value` over the points of `axis` up to the current one."""
+
+    op: str
+    axis: Axis
+    value: Value
+    dtype: torch.dtype
+
+
 @dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
@@ -237,7 +253,7 @@ class Store:
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """Return the loads, index values and reductions below the roots and the roots."""
+        """Return the loads, index values, reductions and scans below the roots and the roots."""
         return tuple(landmarks(self.roots))
 
 
@@ -346,7 +362,7 @@ def _operands(value: Value) -> tuple[Value, ...]:
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
-        case Cast(value=inner) | Reduction(value=inner):
+        case Cast(value=inner) | Reduction(value=inner) | Scan(value=inner):
             return (inner,)
         case IndexValue(expr=expr):
             return run_time_values(expr)
@@ -383,7 +399,7 @@ def _below(root: Value) -> tuple[Value, ...]:
     return tuple(order)
 
 
-_LANDMARKS = (Load, IndexValue, Reduction)
+_LANDMARKS = (Load, IndexValue, Reduction, Scan)
 
 
 def _landmarks(root: Value) -> tuple[Value, ...]:
@@ -429,7 +445,7 @@ def unused_name(wanted: str, taken: Container[str], mark: str = "_") -> str:
 
 
 def landmarks(roots: Iterable[Value | Store]) -> list[Value]:
-    """Return the loads, index values and reductions of `walk`, in its order."""
+    """Return the loads, index values, reductions and scans of `walk`, in its order."""
     return list(dict.fromkeys([mark for root in roots for mark in root.landmarks]))
 
 

@@ -37,6 +37,7 @@ from .ir import (
     Nest,
     NumberRef,
     Reduction,
+    Scan,
     Step,
     Store,
     Value,
@@ -195,6 +196,8 @@ class _NestText:
                 return self.index(expr)
             case Cast(value=value, dtype=dtype):
                 return f"{str(dtype).removeprefix('torch.')}({self.text(value)})"
+            case Scan(op=op, axis=axis, value=value):
+                return f"{op.capitalize()}({self.text(value)} up to {axis.name})"
             case Compute(op=op, args=args):
                 parts = [self.text(arg) for arg in args]
                 if symbol := SCALARS[op].symbol:

@@ -36,6 +36,7 @@ __all__ = [
     "LANGUAGES",
     "REDUCTIONS",
     "SCALARS",
+    "SCANS",
     "ScalarOperation",
     "define",
     "line_of",
@@ -96,8 +97,12 @@ REDUCTIONS: Mapping[str, str] = {
     **{"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and"},
     **dict.fromkeys(("max", "argmax"), "maximum"),
     **dict.fromkeys(("min", "argmin"), "minimum"),
+    "logsumexp": "logaddexp",
 }
 """Reductions of the loop IR, each with the scalar operation that combines two values."""
+
+SCANS = frozenset({"sum", "prod", "max", "min", "logsumexp"})
+"""Reductions whose results up to each point are the values of a scan."""
 
 
 def define(*rows: ScalarOperation) -> None:

@@ -9,7 +9,7 @@ every pair that was considered.
 
 In this order: inlining leaves fewer and longer nests, vertical fusion saves a round trip to memory,
 horizontal fusion only a second read. Legality (legality.py, Groups.cyclic) is tested before profit
-(the `_not_worth` functions, score.py): only a legal nest is rebuilt.
+(score.py): only a legal nest is rebuilt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..devices import Target
 from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
-from ..symbols.size import hint_of, is_same
+from ..symbols.size import is_same
 from .dependencies import Graph, loads_of
 from .groups import Group, Groups, bits
 from .index_checks import lost_check
@@ -36,7 +36,10 @@ from .score import (
     PARALLEL_WORK,
     buffer_bytes,
     extent_product,
+    not_worth_pointwise,
+    not_worth_rows,
     value_cost,
+    waits_for_scan,
     walk_cost,
 )
 from .substitution import Rebuilder
@@ -46,7 +49,7 @@ __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 MAX_BUFFERS = 48  # arguments of one kernel: already more than there are registers for addresses
 CHECKS_FIRST = "an input is written only after all index checks"
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
-NEAR = 1 << 14  # bytes that stay in L1 in any order of access
+FEW_SCANS = "a scan of few rows runs on few threads"
 MAX_NODES = 800  # values in one nest, a bound for the compile time of one kernel
 
 
@@ -179,6 +182,9 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
             return ()
         if target.product and any(load in target.product.loads for load in links):
             fusion.say(group, target, False, PLAIN_OPERANDS)
+            return ()
+        if waits_for_scan(target.shape, fusion.target, cost):
+            fusion.say(group, target, False, FEW_SCANS)
             return ()
         if not _cheap_enough(group, target, cost, links):
             fusion.say(group, target, False, "its value would be recomputed many times")
@@ -367,46 +373,14 @@ def _not_worth(
     """Return why the joined nest would be slower, or None."""
     if walk_cost(stores) > MAX_NODES:
         return "the kernel would become too long"
-    if not (producer.shape.rigid or consumer.shape.rigid):
-        return _not_worth_pointwise(fusion, producer, plan)
-    if producer.shape.rigid and not consumer.shape.rigid:
-        return _not_worth_rows(fusion, consumer, plan)
-    return None
-
-
-def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
-    """Return why two pointwise nests should stay separate, or None."""
-    # Both must walk memory in the same order: a transposed read costs a cache line per element,
-    # more than the round trip that joining saves, unless all stays in L1.
-    last = plan.outer[-1:] and AxisVar(plan.outer[-1])
-    moved = Rebuilder(plan.producer)
-    for store in producer.stores:  # pointwise: no inner axes, all indexes use outer ones
-        axes = [part for part in map(moved.expr, store.index) if isinstance(part, AxisVar)]
-        if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
-            return "they walk through memory in different orders"
-    return None
-
-
-def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | None:
-    """Return why a reduction and its pointwise reader should stay separate, or None."""
-    # Rows must be enough for the threads, and stay in cache.
-    rows, inner = extent_product(plan.outer), extent_product(plan.consumer_inner)
-    work = rows * inner * walk_cost(consumer.stores)
-    # A joined nest runs in parallel over its rows only, a separate reader over its elements.
-    if work > PARALLEL_WORK and rows < 2 * max(fusion.target.threads, 1) and inner > rows:
-        return f"{rows} rows are too few to run in parallel"
-    store = max(consumer.stores, key=lambda s: buffer_bytes(fusion.buffers[s.buffer]))
-    strides = fusion.buffers[store.buffer].stride
-    inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
-    moved = Rebuilder(plan.consumer).store(store)
-    steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
-    # Strided rows: the lanes are neighbouring columns, and the second pass over that many columns
-    # finds them in L2 only if they fit.
-    if steps and min(map(hint_of, steps)) > 1:
-        tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
-        if tile > fusion.target.l2_bytes:
-            return f"columns of {inner} elements do not stay in cache"
-    return None
+    buffers, target = fusion.buffers, fusion.target
+    if producer.shape.rigid:
+        is_rigid = consumer.shape.rigid
+        return None if is_rigid else not_worth_rows(buffers, target, consumer.shape, plan)
+    if not consumer.shape.rigid:
+        return not_worth_pointwise(buffers, producer.stores, plan)
+    cost = sum(value_cost(store.value) for store in producer.stores)
+    return FEW_SCANS if waits_for_scan(consumer.shape, target, cost) else None
 
 
 # --- 3. horizontal --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ..loops.ir import (
     LoopProgram,
     Nest,
     Reduction,
+    Scan,
     Store,
     Value,
     run_time_values,
@@ -148,9 +149,19 @@ class Rebuilder:
                 return cast if self._on_cast is None else self._on_cast(cast)
             case Reduction():
                 return self._reduction(node)
+            case Scan(axis=axis, value=value):
+                axis, inner = self._renamed(axis), self._done[value]
+                same = axis is node.axis and inner is value
+                return node if same else Scan(node.op, axis, inner, node.dtype)
             case IndexValue(expr=expr):
                 return IndexValue(self.expr(expr), node.dtype)
         return node
+
+    def _renamed(self, axis: Axis) -> Axis:
+        """Return the new name of a scan's axis: legality.py lets no other expression replace it."""
+        found = self.bindings.get(axis, AxisVar(axis))
+        assert isinstance(found, AxisVar)
+        return found.axis
 
     def _load(self, node: Load) -> Value:
         index = self.index(node.index)

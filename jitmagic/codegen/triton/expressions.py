@@ -29,6 +29,7 @@ from ...symbols.size import Dimension, Size
 from ..kernel import (
     Fold,
     Inside,
+    Prefix,
     Result,
     TileBlock,
     Total,
@@ -156,7 +157,7 @@ class TritonExpressions(OffsetText):
                 return over if mask is None else over | self.axes_of(mask)
             case IndexValue(expr):
                 return self.axes_in(expr)
-            case Inside(value, block):
+            case Inside(value, block) | Prefix(_, value, block):
                 return self.axes_of(value) | frozenset(block.axes)
             case Fold(_, value, block):
                 return self.axes_of(value) - frozenset(block.axes)

@@ -30,6 +30,7 @@ from ..kernel import (
     Kernel,
     Let,
     Open,
+    Prefix,
     Program,
     Result,
     Start,
@@ -43,7 +44,6 @@ from ..kernel import (
 from ..linearize import Style
 from .expressions import TritonExpressions
 from .ops import (
-    HELPERS,
     cast_text,
     closed,
     typed,
@@ -57,14 +57,16 @@ _JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0}
     "all": "{0} & {1}",
     "max": "combine_max({0}, {1})",
     "min": "combine_min({0}, {1})",
+    "logsumexp": "combine_logsumexp({0}, {1})",
 }
 _FOLD: Mapping[str, str] = {
     "sum": "tl.sum({0}, {axis}{keep})",
-    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
     "any": "tl.max({0}, {axis}{keep})",
     "all": "tl.min({0}, {axis}{keep})",
+    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
     "max": "tl.reduce({0}, {axis}, combine_max{keep})",
     "min": "tl.reduce({0}, {axis}, combine_min{keep})",
+    "logsumexp": "tl.reduce({0}, {axis}, combine_logsumexp{keep})",
 }
 
 
@@ -221,6 +223,8 @@ class TritonText(TritonExpressions):
         self.axes[var] = self.axes_of(value)
         if isinstance(value, Fold):
             self.fold(var, value)
+        elif isinstance(value, Prefix):
+            self.prefix(var, value)
         else:
             self.line(f"{var.name} = {self.value(value)}")
 
@@ -294,13 +298,26 @@ class TritonText(TritonExpressions):
         # tl.max and tl.min ignore NaN: only integers may use them.
         if not source.is_floating_point and op in ("max", "min"):
             template = f"tl.{op}({{0}}, {{axis}}{{keep}})"
-        elif f"combine_{op}" in HELPERS:
+        elif f"combine_{op}" in template:
             self.helper(f"combine_{op}")
         text = template.format(self.name_of(text), axis=axis, keep=keep)
         if source == fold.dtype:
             self.line(f"{var.name} = {text}")
         else:
             self.line(f"{var.name} = {cast_text(self.name_of(text), source, fold.dtype)}")
+
+    def prefix(self, var: Var, prefix: Prefix) -> None:
+        """Combine each point along the block with those before it."""
+        block, op, source = prefix.block, prefix.op, prefix.value.dtype
+        blocks, whole = self.blocks_over(self.axes_of(prefix.value)), {*self.tile.spread, block}
+        text = self.value(prefix.value)
+        if not blocks >= whole:  # Triton 3.6 fails to scan tiles of one row or column
+            text = self.spread(text, whole)
+        combine = self.helper(f"combine_{op}")
+        text = f"tl.associative_scan({text}, {self.dimension(block)}, {combine})"
+        if source != prefix.dtype:
+            text = cast_text(self.name_of(text), source, prefix.dtype)
+        self.line(f"{var.name} = {text}")
 
     def positioned(self, value: Value, block: TileBlock, blocks: set[TileBlock]) -> tuple[str, str]:
         """Return the values and the positions of an argmax or argmin."""

@@ -10,6 +10,7 @@ from . import (
     pointwise,
     random,
     reductions,
+    scans,
     shuffles,
     views,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "pointwise",
     "random",
     "reductions",
+    "scans",
     "shuffles",
     "views",
 ]
