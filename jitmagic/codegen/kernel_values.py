@@ -12,8 +12,9 @@ from ..symbols.expr import Leaf
 from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "LanesBelow",
-    "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var", "VarIndex",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LanesBelow",
+    "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var",
+    "VarIndex",
 ]  # fmt: skip
 
 
@@ -218,3 +219,47 @@ class Prefix(Value):
     @property
     def operands(self) -> tuple[Value, ...]:
         return (self.value,)
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Value):
+    """Is an int64 that is greater the earlier a value comes in an order; `position` decides
+    between equal values.
+    """
+
+    value: Value
+    position: Value
+    op: str
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.value, self.position)
+
+
+@dataclass(frozen=True, eq=False)
+class Ordered(Value):
+    """Is the keys of a block in order: the first ones, as many as `places` has points."""
+
+    keys: Value
+    block: TileBlock
+    places: TileBlock
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.keys,)
+
+
+@dataclass(frozen=True, eq=False)
+class OfKey(Value):
+    """Is the value or the position (`part`) that a key was made of, in the order `op`."""
+
+    key: Value
+    op: str
+    part: str
+    dtype: torch.dtype
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.key,)

@@ -44,6 +44,7 @@ from ..loops.ir import (
     IndexValue,
     Load,
     Nest,
+    Pick,
     Reduction,
     Scan,
     Store,
@@ -70,6 +71,7 @@ __all__ = [
     "nest_symbols",
     "offsets_in",
     "passes_in",
+    "picks_of",
     "scans_of",
     "structure",
 ]
@@ -363,6 +365,12 @@ def scans_of(pass_: Pass, known: Collection[Value] = ()) -> list[Scan]:
     below = {node for node in nodes if isinstance(node, Scan) and node.axis in pass_.axes}
     ordered = [node for node in walk(tuple(below)) if node in below] if below else []
     return [node for node in ordered if isinstance(node, Scan)]
+
+
+def picks_of(pass_: Pass) -> list[Pick]:
+    """Return the elements of rows in order that a pass reads along its axes."""
+    nodes = _walk_point(pass_.roots)
+    return [n for n in nodes if isinstance(n, Pick) and axes_of(n.rank) <= {*pass_.axes}]
 
 
 def _walk_point(roots: Iterable[Value], known: Container[Value] = ()) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .expr import Axis, axes_of
-from .ir import IndexValue, Load, Reduction, Scan, Value
+from .ir import IndexValue, Load, Pick, Reduction, Scan, Value
 
 __all__ = ["value_axes"]
 
@@ -24,5 +24,7 @@ def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
                 axes -= frozenset(bound)
             case Scan(axis=axis):
                 axes |= {axis}
+            case Pick(rank=rank):
+                axes |= axes_of(rank)
         free[node] = axes
     return free

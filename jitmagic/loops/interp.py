@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..operators.scalar import SCALARS
+from ..operators.scalar import ORDERS, SCALARS
 from ..symbols.size import value_of
 from .expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, Symbol, ValueIndex
 from .ir import (
@@ -31,6 +31,7 @@ from .ir import (
     LoopProgram,
     Nest,
     NumberRef,
+    Pick,
     Reduction,
     Scan,
     Store,
@@ -257,6 +258,8 @@ class _Evaluation:
                 return self._reduce(node)
             case Scan():
                 return self._scan(node)
+            case Pick():
+                return self._pick(node)
         raise TypeError(f"not a value: {node!r}")
 
     def _load(self, node: Load) -> Tensor:
@@ -279,6 +282,8 @@ class _Evaluation:
         for axis, dim in zip(node.axes, dims, strict=True):
             shape[dim] = self.grid.extent[axis]
         value = value.expand(shape)
+        if node.op in ORDERS:  # what is picked from it is computed there
+            return torch.zeros([1] * value.dim(), dtype=torch.int64, device=value.device)
         if node.op.startswith("arg"):
             return _position(node.op, value, dims)
         if node.op == "prod":
@@ -287,6 +292,17 @@ class _Evaluation:
             return value.to(self.memory.dtype(node.dtype))
         reduced: Tensor = _REDUCE[node.op](value, dims)
         return reduced.to(self.memory.dtype(node.dtype))
+
+    def _pick(self, node: Pick) -> Tensor:
+        assert isinstance(node.rank, AxisVar)
+        (axis,), value = node.row.axes, self.known[node.row.value]
+        dim, place = self.grid.dimension[axis], self.grid.dimension[node.rank.axis]
+        shape = list(value.shape)
+        shape[dim] = self.grid.extent[axis]
+        is_descending = node.row.op == "descending"
+        row = torch.sort(value.expand(shape), stable=True, dim=dim, descending=is_descending)
+        part: Tensor = row.values if node.part == "value" else row.indices
+        return part.narrow(dim, 0, self.grid.extent[node.rank.axis]).transpose(dim, place)
 
     def _scan(self, node: Scan) -> Tensor:
         value, dim = self.known[node.value], self.grid.dimension[node.axis]

@@ -8,7 +8,8 @@
     Value  = Load(buffer, index, dtype, mask, fill)
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
-           | Reduction(op, axes, value, dtype) | Scan(op, axis, value, dtype);
+           | Reduction(op, axes, value, dtype) | Scan(op, axis, value, dtype)
+           | Pick(row, rank, part, dtype);
              the names of operations are those of operators/scalar.py.
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
@@ -25,6 +26,11 @@ A Scan combines `value` over the points of its axis up to the current one: it de
 which a store's inner loop or a reduction around it binds, and which has no other loop beside it:
 
     y[i, j] = Scan(sum, j, x[i, j])     is x[i, 0] + .. + x[i, j]
+
+The result of a Reduction "ascending" or "descending" is a row in order, equal values in the order
+of their positions and NaN as the greatest; a Pick is an element of it, or its position:
+
+    y[i, k] = Pick(Reduction(descending, {j}, x[i, j]), k, value)     is topk, k < 8, or sort
 
 Within a nest all loads of a buffer see its contents before the nest, except that a store may be
 followed by later stores whose values were rewritten to use the stored value itself (never the
@@ -75,6 +81,7 @@ __all__ = [
     "Mul",
     "Nest",
     "NumberRef",
+    "Pick",
     "Reduction",
     "Scan",
     "Step",
@@ -233,6 +240,18 @@ class Scan(Value):
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class Pick(Value):
+    """Returns the element at the place `rank` of a row in order (part "value"), or the position
+    where it was (part "position"). `rank` is the axis of a store's inner loop.
+    """
+
+    row: Reduction
+    rank: Expr
+    part: str
+    dtype: torch.dtype
+
+
 @dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
@@ -364,6 +383,8 @@ def _operands(value: Value) -> tuple[Value, ...]:
             return args
         case Cast(value=inner) | Reduction(value=inner) | Scan(value=inner):
             return (inner,)
+        case Pick(row=row):
+            return (row,)
         case IndexValue(expr=expr):
             return run_time_values(expr)
     return ()
@@ -399,7 +420,7 @@ def _below(root: Value) -> tuple[Value, ...]:
     return tuple(order)
 
 
-_LANDMARKS = (Load, IndexValue, Reduction, Scan)
+_LANDMARKS = (Load, IndexValue, Reduction, Scan, Pick)
 
 
 def _landmarks(root: Value) -> tuple[Value, ...]:

@@ -36,6 +36,7 @@ from .ir import (
     LoopProgram,
     Nest,
     NumberRef,
+    Pick,
     Reduction,
     Scan,
     Step,
@@ -196,6 +197,8 @@ class _NestText:
                 return self.index(expr)
             case Cast(value=value, dtype=dtype):
                 return f"{str(dtype).removeprefix('torch.')}({self.text(value)})"
+            case Pick(row=row, rank=rank, part=part):
+                return f"{self.text(row)}.{part}({self.index(rank)})"
             case Scan(op=op, axis=axis, value=value):
                 return f"{op.capitalize()}({self.text(value)} up to {axis.name})"
             case Compute(op=op, args=args):

@@ -34,6 +34,7 @@ from ..lazy_dataclass import KW_ONLY, dataclass, replace
 __all__ = [
     "INFINITY",
     "LANGUAGES",
+    "ORDERS",
     "REDUCTIONS",
     "SCALARS",
     "SCANS",
@@ -103,6 +104,9 @@ REDUCTIONS: Mapping[str, str] = {
 
 SCANS = frozenset({"sum", "prod", "max", "min", "logsumexp"})
 """Reductions whose results up to each point are the values of a scan."""
+
+ORDERS = frozenset({"ascending", "descending"})
+"""Reductions whose result is a row in order, of which a Pick is an element."""
 
 
 def define(*rows: ScalarOperation) -> None:

@@ -35,7 +35,18 @@ from ..loops.expr import (
     substitute,
 )
 from ..loops.free_axes import value_axes
-from ..loops.ir import Compute, Constant, Load, Reduction, Scan, Store, Value, landmarks, walk
+from ..loops.ir import (
+    Compute,
+    Constant,
+    Load,
+    Pick,
+    Reduction,
+    Scan,
+    Store,
+    Value,
+    landmarks,
+    walk,
+)
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same
 from .substitution import Rebuilder, expr_axes, free_axes, fresh_axis
@@ -43,7 +54,7 @@ from .substitution import Rebuilder, expr_axes, free_axes, fresh_axis
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
 _TWO_PLACES = "it is read at two different points at once"
-_NOT_A_ROW = "its scan is not read row by row"
+_NOT_A_ROW = "its scan or order is not read row by row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +218,11 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
 
 
 def _scanned(store: Store) -> list[Axis]:
-    """Return the inner axes of the store over which its value is a scan."""
+    """Return the inner axes of the store over which its value is a scan or a row in order."""
     marks = store.landmarks if store.inner else ()
-    return [m.axis for m in marks if isinstance(m, Scan) and m.axis in store.inner]
+    found = [m.axis for m in marks if isinstance(m, Scan) and m.axis in store.inner]
+    picks = [axes_of(m.rank) for m in marks if isinstance(m, Pick)]
+    return [*found, *frozenset().union(*picks).intersection(store.inner)]
 
 
 def _reversed(rows: Iterable[Expr], consumer: Shape) -> dict[Axis, Expr]:

@@ -30,6 +30,7 @@ from ..loops.ir import (
     Load,
     LoopProgram,
     Nest,
+    Pick,
     Reduction,
     Scan,
     Store,
@@ -149,6 +150,8 @@ class Rebuilder:
                 return cast if self._on_cast is None else self._on_cast(cast)
             case Reduction():
                 return self._reduction(node)
+            case Pick():
+                return self._pick(node)
             case Scan(axis=axis, value=value):
                 axis, inner = self._renamed(axis), self._done[value]
                 same = axis is node.axis and inner is value
@@ -156,6 +159,13 @@ class Rebuilder:
             case IndexValue(expr=expr):
                 return IndexValue(self.expr(expr), node.dtype)
         return node
+
+    def _pick(self, node: Pick) -> Pick:
+        row, rank = self._done[node.row], self.expr(node.rank)
+        if row is node.row and rank == node.rank:
+            return node
+        assert isinstance(row, Reduction)
+        return Pick(row, rank, node.part, node.dtype)
 
     def _renamed(self, axis: Axis) -> Axis:
         """Return the new name of a scan's axis: legality.py lets no other expression replace it."""

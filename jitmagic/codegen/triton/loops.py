@@ -16,10 +16,10 @@ from ...lazy_dataclass import replace
 from ...loops.exponentials import RelativeSum
 from ...loops.expr import Axis, AxisVar, Integer
 from ...loops.free_axes import value_axes
-from ...loops.ir import Buffer, Compute, Load, Reduction, Scan, Value, walk
+from ...loops.ir import Buffer, Compute, IndexValue, Load, Reduction, Scan, Value, walk
 from ...loops.ir import Store as NestStore
 from ...loops.values import cast, compute, identity
-from ...operators.scalar import REDUCTIONS
+from ...operators.scalar import ORDERS, REDUCTIONS
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder, free_axes
@@ -32,8 +32,11 @@ from ..kernel import (
     For,
     Inside,
     Kernel,
+    Key,
     Let,
+    OfKey,
     Open,
+    Ordered,
     Prefix,
     Program,
     Result,
@@ -45,8 +48,8 @@ from ..kernel import (
     Var,
     WholeBlock,
 )
-from ..loop_form import Accumulated, Body, LoopBuilder, params_of
-from ..loop_structure import Pass, Structure, scans_of
+from ..loop_form import Accumulated, Body, LoopBuilder, params_of, position_in
+from ..loop_structure import Pass, Structure, picks_of, scans_of
 from ..products.dequantised_triton import dot_operands
 from .ops import WIDE
 from .relative_sums import with_relative_sums
@@ -77,6 +80,8 @@ class _TileLoops(LoopBuilder):
         self.tile, self.product, self.fence = tile, product, fence
         self._opened: set[TileBlock] = set()
         self._scanned: set[Scan] = set()  # in blocks that hold the whole extent
+        self._rows: dict[Reduction, TileBlock] = {}  # the blocks of rows that are put in order
+        self._orders: dict[tuple[Reduction, TileBlock], Var] = {}
         self._relative: dict[Reduction, RelativeSum] = {}  # sums in the loop of their maximum
         self._sums: dict[NestStore, Total] = {}  # over rows of a group
 
@@ -135,13 +140,16 @@ class _TileLoops(LoopBuilder):
         self._scanned.update(scans)
         nested = (
             *(each for each in body if not _is_store(each)),
+            *self._picks(pass_, block),
             *(Let(node, self._prefix(node, block)) for node in scans),
         )
+        keys = (each for node in pass_.reductions for each in self._keys(node, block))
         folds = (
             Let(node, Fold(node.op, self._entering(node, block), block, node.dtype))
             for node in pass_.reductions
+            if node.op not in ORDERS
         )
-        return (*opened, *nested, *folds, *(each for each in body if _is_store(each)))
+        return (*opened, *nested, *keys, *folds, *(each for each in body if _is_store(each)))
 
     def _looped(
         self, pass_: Pass, block: TileBlock, bound: frozenset[Axis], ready: frozenset[Value]
@@ -256,6 +264,31 @@ class _TileLoops(LoopBuilder):
             else each
             for each in body
         )
+
+    # -- rows in order -----------------------------------------------------------------------------
+
+    def _keys(self, node: Reduction, block: TileBlock) -> Body:
+        """Return the statements that compute the keys of a row; () for other reductions."""
+        if node.op not in ORDERS:
+            return ()
+        self._rows[node] = block
+        key: Value = Key(node.value, IndexValue(position_in(block.axes)), node.op)
+        if block.ragged:
+            key = Inside(key, block, torch.iinfo(key.dtype).min, key.dtype)
+        keys = Var(self.new_name("v_keys"), key.dtype)
+        return Let(keys, key), Let(node, keys)
+
+    def _picks(self, pass_: Pass, block: TileBlock) -> Body:
+        """Return the statements that put rows in order whose elements a pass reads."""
+        made: list[Statement] = []
+        for node in picks_of(pass_):
+            if (node.row, block) not in self._orders:
+                keys = self._orders[node.row, block] = Var(self.new_name("v_order"), torch.int64)
+                made.append(Let(keys, Ordered(node.row, self._rows[node.row], block)))
+            picked = Var(self.new_name("v_pick"), node.dtype)
+            key = self._orders[node.row, block]
+            made += [Let(picked, OfKey(key, node.row.op, node.part, node.dtype)), Let(node, picked)]
+        return tuple(made)
 
     # -- scans -------------------------------------------------------------------------------------
 

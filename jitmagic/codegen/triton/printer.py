@@ -30,6 +30,7 @@ from ..kernel import (
     Kernel,
     Let,
     Open,
+    Ordered,
     Prefix,
     Program,
     Result,
@@ -50,8 +51,9 @@ from .ops import (
 )
 from .tile import Tile
 
-__all__ = ["STYLE", "TritonText"]
+__all__ = ["FEW_PLACES", "STYLE", "TritonText"]
 
+FEW_PLACES = 16  # keys that are found one after the other faster than all are sorted
 STYLE = Style(longest=7, tiles=True)
 _JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
     "all": "{0} & {1}",
@@ -225,6 +227,8 @@ class TritonText(TritonExpressions):
             self.fold(var, value)
         elif isinstance(value, Prefix):
             self.prefix(var, value)
+        elif isinstance(value, Ordered):
+            self.ordered_keys(var, value)
         else:
             self.line(f"{var.name} = {self.value(value)}")
 
@@ -318,6 +322,18 @@ class TritonText(TritonExpressions):
         if source != prefix.dtype:
             text = cast_text(self.name_of(text), source, prefix.dtype)
         self.line(f"{var.name} = {text}")
+
+    def ordered_keys(self, var: Var, ordered: Ordered) -> None:
+        """Put the keys of a block in order: few of them one after the other, else all."""
+        block, places, keys = ordered.block, ordered.places, self.value(ordered.keys)
+        whole = {*self.tile.spread, block}
+        if not self.blocks_over(self.axes_of(ordered.keys)) >= whole:
+            keys = self.spread(keys, whole)
+        if places.extent <= FEW_PLACES:
+            args = f"{self.positions(places)}, {places.extent}, {self.dimension(block)}"
+            self.line(f"{var.name} = {self.helper('first_keys')}({keys}, {args})")
+        else:
+            self.line(f"{var.name} = tl.sort({keys}, descending=True)")
 
     def positioned(self, value: Value, block: TileBlock, blocks: set[TileBlock]) -> tuple[str, str]:
         """Return the values and the positions of an argmax or argmin."""

@@ -22,11 +22,12 @@ from ...devices import Target
 from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import Axis, Expr, bounds, magnitude_bound
 from ...loops.ir import IndexValue, Load, walk
+from ...operators.scalar import ORDERS
 from ...schedule.score import extent_of, extent_product
 from ...symbols.size import Dimension, Size, hint_of, may_assume
 from ..config import TritonConfig
 from ..kernel import TileBlock
-from ..loop_structure import Structure, coefficient, offsets_in, scans_of
+from ..loop_structure import Structure, coefficient, offsets_in, picks_of, scans_of
 from .aligned_rows import BLOCK, aligned_block
 
 __all__ = ["FAR", "Tile", "choose_tile", "has_far_offsets", "tile_candidates", "with_row_loops"]
@@ -305,7 +306,9 @@ def _rows(
         step = (overrides.step or (_strided_step(loads) if strided else STEP)) // height
         passes = [part for part in kernel.passes if part.axes == axes]
         again = len(passes) > 1 or any(map(scans_of, passes))
+        orders = any(node.op in ORDERS for part in passes for node in part.reductions)
         keep = limit if again else min(limit, STEP // height)
+        keep = max(keep, whole) if orders or any(map(picks_of, passes)) else keep
         fits = whole <= keep and may_assume("<=", extent, whole)
         size = whole if fits else max(min(step, whole), 16)
         blocks[axes] = TileBlock(f"r{n}" if n else "r", axes, extent, size, fits)

@@ -46,8 +46,7 @@ fallback(
 )
 fallback(
     "sorting is sequential",
-    *("sort.default", "sort.stable", "topk.default", "kthvalue.default", "median.dim"),
-    *("unique_dim.default", "_unique2.default"),
+    *("kthvalue.default", "median.dim", "unique_dim.default", "_unique2.default"),
 )
 fallback(
     "eager writes duplicate run-time indexes in order",
