@@ -9,7 +9,8 @@ namespace {
   X(sin, T) X(cos, T) X(tan, T) X(asin, T) X(acos, T) X(atan, T) X(sinh, T) X(cosh, T) X(tanh, T) X(asinh, T) \
   X(acosh, T) X(atanh, T) X(erf, T) X(erfc, T) X(erfinv, T) X(lgamma, T) X(reciprocal, T) X(floor, T) X(ceil, T) \
   X(round, T) X(trunc, T) X(frac, T) X(isnan, T) X(isinf, T) X(isfinite, T) X(signbit, T)
-#define OF_TWO(X, T) X(truediv, T) X(pow, T) X(atan2, T) X(hypot, T) X(copysign, T) X(nextafter, T)
+#define OF_TWO(X, T) X(truediv, T) X(pow, T) X(atan2, T) X(hypot, T) X(copysign, T) X(nextafter, T) \
+  X(logaddexp, T)
 #define NAME_IT(NAME, T) NAMED(NAME)
 
 FUNCTIONS(NAME_IT, )

@@ -23,7 +23,8 @@
               | Set(var, value) | If(condition, body)   what `expand` makes of reductions.
     Value     = Var(name, dtype) | Result(total, dtype) | Partial(total, dtype)
               | TileRow(tile, row, dtype) | Divisor(value) | LanesBelow(bound, first)
-              | Inside(value, block, fill) | Fold(op, value, block)
+              | Inside(value, block, fill) | Fold(op, value, block) | Prefix(op, value, block)
+              | Key(value, position) | Ordered(keys, block, places) | OfKey(key, part)
               | Load | Constant | IndexValue | Compute | Cast          of loops/ir.py.
     Offset    = an expression of loops/expr.py: elements from the beginning of a buffer.
 
@@ -35,7 +36,10 @@ once; rounds of one of kind "parallel" or "parallel block" may run on several th
 
 On a GPU a value that varies along the axes of an open TileBlock is a tile of its points. Points
 outside of the extent are neither read nor stored; Inside replaces their values where they would
-count, and Fold combines the points of a block.
+count, Fold combines the points of a block, and Prefix each point with those before it.
+
+A scan is an accumulator whose Result is read inside of its loop, after each Accumulate; in a tile
+it is a Prefix, joined with the accumulator of the blocks before. A row in order is Ordered keys.
 
 A kernel has two forms. In the loop form values are as in the nest: a Let may bind a Reduction, and
 an offset holds run-time indexes (ValueIndex). The passes that choose loops work on this form.
@@ -65,8 +69,12 @@ from .kernel_values import (
     Divisor,
     Fold,
     Inside,
+    Key,
     LanesBelow,
+    OfKey,
+    Ordered,
     Partial,
+    Prefix,
     Result,
     TileBlock,
     TileRow,
@@ -77,11 +85,11 @@ from .kernel_values import (
 
 __all__ = [
     "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Argument", "Atomic", "Barrier",
-    "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If",
-    "Inside", "Join", "Kernel", "LanesBelow", "Let", "LoadTile", "Open", "Parallel", "Param",
-    "Partial", "Parts", "Pointer", "Program", "Result", "Return", "Scratch", "Set", "Start",
-    "Statement", "Store", "TileBlock", "TileRow", "Total", "Trips", "Var", "VarIndex", "Whole",
-    "WholeBlock",
+    "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If", "Inside",
+    "Join", "Kernel", "Key", "LanesBelow", "Let", "LoadTile", "OfKey", "Open", "Ordered",
+    "Parallel", "Param", "Partial", "Parts", "Pointer", "Prefix", "Program", "Result", "Return",
+    "Scratch", "Set", "Start", "Statement", "Store", "TileBlock", "TileRow", "Total", "Trips",
+    "Var", "VarIndex", "Whole", "WholeBlock",
 ]  # fmt: skip
 
 

@@ -41,13 +41,17 @@ from .kernel import (
     Inside,
     Join,
     Kernel,
+    Key,
     LanesBelow,
     Let,
     LoadTile,
+    OfKey,
     Open,
+    Ordered,
     Parallel,
     Partial,
     Parts,
+    Prefix,
     Program,
     Result,
     Scratch,
@@ -320,6 +324,28 @@ class _State:
             at = self.known[source.total.at]
         return _first_best(fold.op, value, at.expand_as(value), kept, dimension)
 
+    def prefix(self, prefix: Prefix) -> Tensor:
+        """Combine each point of a block with those before it."""
+        dimension, block = self.dimensions[prefix.block], prefix.block
+        value = self.value(prefix.value)
+        shape = list(value.shape) if value.dim() else [1] * len(self.dimensions)
+        shape[dimension] = block.size
+        parts = list(value.expand(shape).split(1, dimension))
+        for number in range(1, len(parts)):
+            before, part = parts[number - 1], parts[number]
+            joined = SCALARS[REDUCTIONS[prefix.op]].reference(before, part)
+            parts[number] = joined.to(value.dtype)
+        return torch.cat(parts, dimension).to(prefix.dtype)
+
+    def ordered(self, node: Ordered) -> Tensor:
+        """Put the keys of a block in order, along the dimension of their places."""
+        dimension, place = self.dimensions[node.block], self.dimensions[node.places]
+        keys = self.value(node.keys)
+        shape = list(keys.shape) if keys.dim() else [1] * len(self.dimensions)
+        shape[dimension] = node.block.size
+        first = keys.expand(shape).sort(dimension, descending=True).values
+        return first.narrow(dimension, 0, node.places.size).transpose(dimension, place)
+
     # -- values --------------------------------------------------------------------------------
 
     def value(self, node: Value) -> Tensor:
@@ -345,6 +371,16 @@ class _State:
                 return torch.where(self.inside[block], inside, torch.tensor(fill).to(inside.dtype))
             case Fold():
                 return self.fold(node)
+            case Prefix():
+                return self.prefix(node)
+            case Ordered():
+                return self.ordered(node)
+            case Key(value, position, op):
+                return _key(self.value(value), self.value(position), op == "ascending")
+            case OfKey(key, op, "position"):
+                return 0x7FFF - ((self.value(key) >> 1) & 0x7FFF)
+            case OfKey(key, op, _, dtype):
+                return _value_of(self.value(key), op == "ascending", dtype)
             case TileRow(tile, row):
                 loaded = self.tiles[tile]
                 return self.memory[loaded.buffer][self.offset(add(loaded.offset, row))].clone()
@@ -420,3 +456,26 @@ def _first_best(op: str, value: Tensor, at: Tensor, kept: Tensor, dimension: int
     best = (rank == rank.amax(dimension, keepdim=True)) & kept
     best &= value.isnan() | ~(value.isnan() & kept).any(dimension, keepdim=True)
     return torch.where(best, at, 2**62).amin(dimension, keepdim=True)
+
+
+def _key(value: Tensor, position: Tensor, ascending: bool) -> Tensor:
+    """Return keys that are greater the earlier a value comes: the value, the position, and whether
+    it is -0.0.
+    """
+    bits, sign = value.to(torch.int64), torch.zeros((), dtype=torch.int64)
+    if value.dtype.is_floating_point:
+        held = value.float().contiguous()
+        bits = held.view(torch.int32).to(torch.int64)
+        sign = ((held == 0) & (bits < 0)).to(torch.int64)
+        bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        bits = torch.where(held == 0, 0, torch.where(held.isnan(), 0x7FFFFFFF, bits))
+    bits = ~bits if ascending else bits
+    return (bits << 32) | ((0x7FFF - position) << 1) | sign
+
+
+def _value_of(key: Tensor, ascending: bool, dtype: torch.dtype) -> Tensor:
+    bits = ~(key >> 32) if ascending else key >> 32
+    if not dtype.is_floating_point:
+        return bits.to(dtype)
+    held = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int32).view(torch.float32)
+    return torch.where((bits == 0) & ((key & 1) == 1), -held, held).to(dtype)

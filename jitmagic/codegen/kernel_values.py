@@ -12,8 +12,9 @@ from ..symbols.expr import Leaf
 from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "LanesBelow",
-    "Partial", "Result", "TileBlock", "TileRow", "Total", "Var", "VarIndex",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LanesBelow",
+    "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var",
+    "VarIndex",
 ]  # fmt: skip
 
 
@@ -51,8 +52,8 @@ class Total:
     that of the squares of their differences from their mean, and then `count` is their number.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
-    "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, or "dot"
-    for a Dot.
+    "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, "dot"
+    for a Dot, or "scan" if it is read at each point of its loop.
     `one_block`: `(stop, size)` if stop <= size says at run time that there is a single block.
     `wide`: blocks and lanes of float32 are added in float64. `tile`: the axes of a tile of
     accumulators.
@@ -206,3 +207,61 @@ class Fold(Value):
     @property
     def operands(self) -> tuple[Value, ...]:
         return (self.value,)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Value):
+    """Combines each point of a block with those before it in the block, as a scan does."""
+
+    op: str
+    value: Value
+    block: TileBlock
+    dtype: torch.dtype
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Value):
+    """Is an int64 that is greater the earlier a value comes in an order; `position` decides
+    between equal values.
+    """
+
+    value: Value
+    position: Value
+    op: str
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.value, self.position)
+
+
+@dataclass(frozen=True, eq=False)
+class Ordered(Value):
+    """Is the keys of a block in order: the first ones, as many as `places` has points."""
+
+    keys: Value
+    block: TileBlock
+    places: TileBlock
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.keys,)
+
+
+@dataclass(frozen=True, eq=False)
+class OfKey(Value):
+    """Is the value or the position (`part`) that a key was made of, in the order `op`."""
+
+    key: Value
+    op: str
+    part: str
+    dtype: torch.dtype
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.key,)

@@ -33,8 +33,10 @@ from .kernel import (
     Check,
     Divisor,
     Inside,
+    Key,
     LanesBelow,
     Let,
+    OfKey,
     Partial,
     Result,
     Statement,
@@ -205,6 +207,11 @@ class LinearValues:
                 return IndexValue(self.offset(expr, depth), dtype)
             case Inside(value=value):
                 return replace(node, value=self.reach(value, depth))
+            case Key(value=value, position=position):
+                parts = self.reach(value, depth), self.reach(position, depth)
+                return Key(*parts, node.op)
+            case OfKey(key=key):
+                return replace(node, key=self.reach(key, depth))
         raise TypeError(f"no linear form of {type(node).__name__}")
 
     def divisor(self, count: Value, depth: int) -> Value:

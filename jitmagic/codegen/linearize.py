@@ -38,8 +38,10 @@ from .kernel import (
     Let,
     LoadTile,
     Open,
+    Ordered,
     Parallel,
     Parts,
+    Prefix,
     Program,
     Result,
     Return,
@@ -187,7 +189,11 @@ class _Linear(LinearValues):
         if isinstance(value, Result) and (value.across or not self.style.longest):
             known.is_named = False
             self.give_name(target, known)
-        elif isinstance(value, Fold):
+        elif isinstance(value, Ordered):
+            self.give_name(target, Known(Ordered(self.named(self.use(value.keys)), value.block,
+                                                 value.places), self.depth))  # fmt: skip
+            known = self.blocks[-1].known[target]
+        elif isinstance(value, (Fold, Prefix)):
             made = replace(value, value=self.named(self.use(value.value)))
             known = Known(made, self.depth)
             self.give_name(target, known)
@@ -250,8 +256,8 @@ def _roots(each: Statement) -> tuple[Value, ...]:
     """Return the values that a statement reads, with its run-time indexes."""
     inside = run_time_values(each.offset) if isinstance(each, Store) else ()
     read = values_of(each)
-    if isinstance(each, Let) and isinstance(each.value, Fold):
-        read = (each.target, each.value.value)
+    if isinstance(each, Let) and isinstance(each.value, (Fold, Ordered, Prefix)):
+        read = (each.target, *each.value.operands)
     elif isinstance(each, Let) and not isinstance(each.target, Var):
         read = (each.target,)  # what it is bound to is of the linear form already
     return (*read, *inside)

@@ -1,19 +1,20 @@
 """Builds the loop form of a kernel: loops around the passes of a nest.
 
 In: a Structure, its buffers. Out: a Kernel in which every reduction is an accumulator with a loop
-of its own, and values are those of the nest. LoopBuilder makes serial loops with accumulators for
-scalars; a target with vectors overrides which loops there are (cpp/loops.py).
+of its own, a scan is an accumulator that is read at each point of a loop, and values are those of
+the nest. LoopBuilder makes serial loops with accumulators for scalars; a target with vectors
+overrides which loops there are (cpp/loops.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, times
-from ..loops.ir import Buffer, Reduction, Value
+from ..loops.ir import Buffer, Reduction, Scan, Value
 from ..loops.ir import Store as NestStore
 from .kernel import (
     Accumulate,
@@ -29,11 +30,20 @@ from .kernel import (
     Total,
     Var,
 )
-from .loop_structure import Pass, Structure, passes_in
+from .loop_structure import Pass, Structure, passes_in, scans_of
 
-__all__ = ["Body", "LoopBuilder", "loop_form", "params_of", "plain_loops", "position_in"]
+__all__ = [
+    "Accumulated",
+    "Body",
+    "LoopBuilder",
+    "loop_form",
+    "params_of",
+    "plain_loops",
+    "position_in",
+]
 
 Body = tuple[Statement, ...]
+Accumulated = Reduction | Scan
 
 
 def loop_form(kernel: Structure, buffers: Mapping[str, Buffer]) -> Kernel:
@@ -97,9 +107,11 @@ class LoopBuilder:
 
     def pass_(self, pass_: Pass, bound: frozenset[Axis], ready: frozenset[Value]) -> Body:
         """Return a pass: its accumulators, its loops, its results."""
-        totals = {node: self.total(node) for node in pass_.reductions}
+        scans = scans_of(pass_, self.saved_before(pass_))
+        accumulated: tuple[Accumulated, ...] = (*scans, *pass_.reductions)
+        totals = {node: self.total(node) for node in accumulated}
         body = self.point(pass_, bound | frozenset(pass_.axes), ready, totals)
-        results = [Let(node, Result(total, node.dtype)) for node, total in totals.items()]
+        results = [Let(node, Result(totals[node], node.dtype)) for node in pass_.reductions]
         return (*map(Start, totals.values()), *plain_loops(pass_.axes, body), *results)
 
     def point(
@@ -107,24 +119,38 @@ class LoopBuilder:
         pass_: Pass,
         bound: frozenset[Axis],
         ready: frozenset[Value],
-        totals: Mapping[Reduction, Total],
+        totals: Mapping[Accumulated, Total],
     ) -> Body:
-        """Return the statements of one point: nested reductions, accumulations, then stores."""
+        """Return the statements of one point: nested reductions, scans, accumulations, then
+        stores.
+        """
         nested = passes_in(bound, (), pass_.roots, self.free, ready=ready)
-        made = [*self.passes(nested, bound, ready), *self.saves(pass_)]
+        made = [*self.passes(nested, bound, ready)]
         for node, total in totals.items():
-            position = None if total.at is None else position_in(total.axes)
-            made.append(Accumulate(total, node.value, position))
+            if isinstance(node, Scan):
+                made += [Accumulate(total, node.value), Let(node, Result(total, node.dtype))]
+        made += self.saves(pass_)
+        for node, total in totals.items():
+            if isinstance(node, Reduction):
+                position = None if total.at is None else position_in(total.axes)
+                made.append(Accumulate(total, node.value, position))
         return (*made, *map(_store, pass_.stores))
+
+    def saved_before(self, pass_: Pass) -> Collection[Value]:
+        """Return the values of a point that an earlier pass has saved."""
+        return ()
 
     def saves(self, pass_: Pass) -> Body:
         """Return the statements that save values of a point for later passes."""
         return ()
 
-    def total(self, node: Reduction) -> Total:
+    def total(self, node: Accumulated) -> Total:
         """Return an accumulator of scalars: sums and products of floats accumulate in float64, and
-        sums of float64 are compensated.
+        sums of float64 are compensated. A scan's is of its own dtype.
         """
+        if isinstance(node, Scan):
+            var = Var(self.new_name("acc"), node.dtype)
+            return Total(node.op, (node.axis,), node.dtype, var, method="scan")
         # Eager sums floats in cascade; a single float32 accumulator would err by the length of the
         # sum.
         name, operand = self.new_name("acc"), node.value.dtype

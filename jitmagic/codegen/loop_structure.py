@@ -12,13 +12,13 @@ In: a Nest of the schedule and the buffers. Out: a Structure, the same computati
 Invariant: running the passes in order computes what the interpreter computes for the nest. A store
 into a buffer that the nest also reads runs in the last pass, so that all loads see the contents
 from before the nest. Reductions that depend on the axes of a pass stay inside values; `passes_in`
-splits them in turn.
+splits them in turn. A scan is computed by each pass that uses it, along the pass's only axis.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ..lazy_dataclass import dataclass, replace
@@ -44,7 +44,9 @@ from ..loops.ir import (
     IndexValue,
     Load,
     Nest,
+    Pick,
     Reduction,
+    Scan,
     Store,
     Value,
     binders,
@@ -69,6 +71,8 @@ __all__ = [
     "nest_symbols",
     "offsets_in",
     "passes_in",
+    "picks_of",
+    "scans_of",
     "structure",
 ]
 
@@ -76,18 +80,19 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Describes one loop over `axes`; `saved` are the values to save in scratch rows for later
-    passes.
+    passes, `loaded` scans that an earlier pass has saved.
     """
 
     axes: tuple[Axis, ...]
     reductions: tuple[Reduction, ...] = ()
     stores: tuple[Store, ...] = ()
     saved: tuple[Value, ...] = ()
+    loaded: tuple[Value, ...] = ()
 
     @property
     def roots(self) -> tuple[Value, ...]:
         """Return all values that are evaluated at each point."""
-        return (*(r.value for r in self.reductions), *store_values(self.stores))
+        return (*(r.value for r in self.reductions), *store_values(self.stores), *self.saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +242,7 @@ def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
     offsets = {part for node in nodes if isinstance(node, Load) for part in node.index}
     offsets.update(part for store in nest.stores for part in store.index)
     values = {axis for n in nodes if isinstance(n, IndexValue) for axis in axes_of(n.expr)}
+    values |= {node.axis for node in nodes if isinstance(node, Scan)}
     for a, b in sorted(pairs, key=lambda pair: (pair[0].name, pair[1].name)):
         if a in values or b in values or not _always_together(a, b, together):
             continue
@@ -351,13 +357,31 @@ def inside(pass_: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
     return [node for node in _walk_point(pass_.roots) if free[node] & axes]
 
 
-def _walk_point(roots: Iterable[Value]) -> list[Value]:
-    """Return nodes below the roots without entering reductions, which are loops of their own."""
+def scans_of(pass_: Pass, known: Collection[Value] = ()) -> list[Scan]:
+    """Return the scans that a pass computes along its axis, operands first; not those below values
+    that are `known`.
+    """
+    nodes = _walk_point(pass_.roots, {*known, *pass_.loaded})
+    below = {node for node in nodes if isinstance(node, Scan) and node.axis in pass_.axes}
+    ordered = [node for node in walk(tuple(below)) if node in below] if below else []
+    return [node for node in ordered if isinstance(node, Scan)]
+
+
+def picks_of(pass_: Pass) -> list[Pick]:
+    """Return the elements of rows in order that a pass reads along its axes."""
+    nodes = _walk_point(pass_.roots)
+    return [n for n in nodes if isinstance(n, Pick) and axes_of(n.rank) <= {*pass_.axes}]
+
+
+def _walk_point(roots: Iterable[Value], known: Container[Value] = ()) -> list[Value]:
+    """Return nodes below the roots without entering reductions, which are loops of their own, or
+    `known` values.
+    """
     seen: dict[Value, None] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node in seen:
+        if node in seen or node in known:
             continue
         seen[node] = None
         if not isinstance(node, Reduction):

@@ -19,7 +19,7 @@ from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, may_assume
-from .loop_structure import Pass, Structure, coefficient
+from .loop_structure import Pass, Structure, coefficient, scans_of
 
 __all__ = [
     "Lanes",
@@ -97,7 +97,12 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
     # In long passes the stores of an outer point cost next to nothing.
     long = [p for p in kernel.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
     outer, outer_score = _best(kernel.outer, kernel, long or kernel.passes)
-    inner = [_best(p.axes, kernel, (p,)) if p.axes else (None, 0) for p in kernel.passes]
+    # The points of a scan's axis run one after the other.
+    own = [p.axes if not scans_of(p) else () for p in kernel.passes]
+    inner = [
+        _best(axes, kernel, (p,)) if axes else (None, 0)
+        for p, axes in zip(kernel.passes, own, strict=True)
+    ]
     across = _best(kernel.outer, kernel, kernel.passes)
     along = {axis for axis, score in inner if axis is not None and score > 0}
     short = _stay_short(along, SHORT if across[1] > 0 else FEWEST)
@@ -106,12 +111,12 @@ def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
     inner_score = sum(score for _, score in inner)
     longest = max((likely_extent(a) for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
-    if (
-        rows
-        and inner_score > 0
-        and (inner_score >= outer_score or outer is None)
-        and not (longest < SHORT and outer_score > 0)
-    ):
+    along_rows = inner_score >= outer_score or outer is None
+    if any(map(scans_of, kernel.passes)):  # lanes of neighbouring rows read memory in strides
+        along_rows = outer_score <= 0
+    elif not rows or inner_score <= 0 or (longest < SHORT and outer_score > 0):
+        along_rows = False
+    if along_rows:
         passes = tuple(
             (
                 axis if score > 0 else None,

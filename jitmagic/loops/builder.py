@@ -17,6 +17,7 @@ from torch.fx import Node
 from ..errors import CompileFailed
 from ..graph.nested import map_leaves
 from ..lazy_dataclass import dataclass, replace
+from ..operators.scalar import ORDERS
 from ..spec import TensorSpec, contiguous_strides
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..torch_types import Kwargs, OpOverload
@@ -203,7 +204,7 @@ class LoopBuilder:
                 raise Decline("a reduction over no elements")
             return identity
         axes, point = self.grid(sizes)
-        position = op.startswith("arg")
+        position = op.startswith("arg") or op in ORDERS
         if not axes:
             return constant(0, torch.int64) if position else value(point)
         body = value(point)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .expr import Axis, axes_of
-from .ir import IndexValue, Load, Reduction, Value
+from .ir import IndexValue, Load, Pick, Reduction, Scan, Value
 
 __all__ = ["value_axes"]
 
@@ -22,5 +22,9 @@ def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
                 axes |= axes_of(expr)
             case Reduction(axes=bound):
                 axes -= frozenset(bound)
+            case Scan(axis=axis):
+                axes |= {axis}
+            case Pick(rank=rank):
+                axes |= axes_of(rank)
         free[node] = axes
     return free

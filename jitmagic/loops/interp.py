@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..operators.scalar import SCALARS
+from ..operators.scalar import ORDERS, SCALARS
 from ..symbols.size import value_of
 from .expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, Symbol, ValueIndex
 from .ir import (
@@ -31,7 +31,9 @@ from .ir import (
     LoopProgram,
     Nest,
     NumberRef,
+    Pick,
     Reduction,
+    Scan,
     Store,
     Value,
     binders,
@@ -254,6 +256,10 @@ class _Evaluation:
                 return SCALARS[op].reference(*[self.known[arg] for arg in args])
             case Reduction():
                 return self._reduce(node)
+            case Scan():
+                return self._scan(node)
+            case Pick():
+                return self._pick(node)
         raise TypeError(f"not a value: {node!r}")
 
     def _load(self, node: Load) -> Tensor:
@@ -276,6 +282,8 @@ class _Evaluation:
         for axis, dim in zip(node.axes, dims, strict=True):
             shape[dim] = self.grid.extent[axis]
         value = value.expand(shape)
+        if node.op in ORDERS:  # what is picked from it is computed there
+            return torch.zeros([1] * value.dim(), dtype=torch.int64, device=value.device)
         if node.op.startswith("arg"):
             return _position(node.op, value, dims)
         if node.op == "prod":
@@ -284,6 +292,24 @@ class _Evaluation:
             return value.to(self.memory.dtype(node.dtype))
         reduced: Tensor = _REDUCE[node.op](value, dims)
         return reduced.to(self.memory.dtype(node.dtype))
+
+    def _pick(self, node: Pick) -> Tensor:
+        assert isinstance(node.rank, AxisVar)
+        (axis,), value = node.row.axes, self.known[node.row.value]
+        dim, place = self.grid.dimension[axis], self.grid.dimension[node.rank.axis]
+        shape = list(value.shape)
+        shape[dim] = self.grid.extent[axis]
+        is_descending = node.row.op == "descending"
+        row = torch.sort(value.expand(shape), stable=True, dim=dim, descending=is_descending)
+        part: Tensor = row.values if node.part == "value" else row.indices
+        return part.narrow(dim, 0, self.grid.extent[node.rank.axis]).transpose(dim, place)
+
+    def _scan(self, node: Scan) -> Tensor:
+        value, dim = self.known[node.value], self.grid.dimension[node.axis]
+        shape = list(value.shape)
+        shape[dim] = self.grid.extent[node.axis]
+        scanned: Tensor = _SCAN[node.op](value.expand(shape), dim)
+        return scanned.to(self.memory.dtype(node.dtype))
 
 
 _SIZED: Mapping[str, Callable[..., Tensor]] = {
@@ -297,6 +323,15 @@ _REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
     "min": lambda x, dims: x.amin(dims, keepdim=True),
     "any": lambda x, dims: torch.any(x, dims, keepdim=True),
     "all": lambda x, dims: torch.all(x, dims, keepdim=True),
+}
+
+
+_SCAN: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": torch.cumsum,
+    "prod": torch.cumprod,
+    "max": lambda x, dim: torch.cummax(x, dim).values,
+    "min": lambda x, dim: torch.cummin(x, dim).values,
+    "logsumexp": torch.logcumsumexp,
 }
 
 

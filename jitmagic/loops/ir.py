@@ -8,7 +8,8 @@
     Value  = Load(buffer, index, dtype, mask, fill)
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
-           | Reduction(op, axes, value, dtype);
+           | Reduction(op, axes, value, dtype) | Scan(op, axis, value, dtype)
+           | Pick(row, rank, part, dtype);
              the names of operations are those of operators/scalar.py.
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
@@ -20,6 +21,16 @@ every point of `axes` and combined with `op`; so softmax over rows is one nest w
 store with inner (j):
 
     y[i, j] = exp(x[i, j] - max{j} x[i, j]) / sum{j} exp(x[i, j] - max{j} x[i, j])
+
+A Scan combines `value` over the points of its axis up to the current one: it depends on the axis,
+which a store's inner loop or a reduction around it binds, and which has no other loop beside it:
+
+    y[i, j] = Scan(sum, j, x[i, j])     is x[i, 0] + .. + x[i, j]
+
+The result of a Reduction "ascending" or "descending" is a row in order, equal values in the order
+of their positions and NaN as the greatest; a Pick is an element of it, or its position:
+
+    y[i, k] = Pick(Reduction(descending, {j}, x[i, j]), k, value)     is topk, k < 8, or sort
 
 Within a nest all loads of a buffer see its contents before the nest, except that a store may be
 followed by later stores whose values were rewritten to use the stored value itself (never the
@@ -70,7 +81,9 @@ __all__ = [
     "Mul",
     "Nest",
     "NumberRef",
+    "Pick",
     "Reduction",
+    "Scan",
     "Step",
     "Store",
     "Value",
@@ -162,8 +175,8 @@ class Value(metaclass=Interned):
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """Return the loads, index values and reductions among `below` and itself, in the order of
-        `below`.
+        """Return the loads, index values, reductions and scans among `below` and itself, in the
+        order of `below`.
         """
         # Most queries need only these, and they are few even in long chains of arithmetic.
         return _landmarks(self)
@@ -217,6 +230,28 @@ class Reduction(Value):
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class Scan(Value):
+    """Combines `value` over the points of `axis` up to the current one."""
+
+    op: str
+    axis: Axis
+    value: Value
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Pick(Value):
+    """Returns the element at the place `rank` of a row in order (part "value"), or the position
+    where it was (part "position"). `rank` is the axis of a store's inner loop.
+    """
+
+    row: Reduction
+    rank: Expr
+    part: str
+    dtype: torch.dtype
+
+
 @dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
@@ -237,7 +272,7 @@ class Store:
 
     @cached_property
     def landmarks(self) -> tuple[Value, ...]:
-        """Return the loads, index values and reductions below the roots and the roots."""
+        """Return the loads, index values, reductions and scans below the roots and the roots."""
         return tuple(landmarks(self.roots))
 
 
@@ -346,8 +381,10 @@ def _operands(value: Value) -> tuple[Value, ...]:
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
-        case Cast(value=inner) | Reduction(value=inner):
+        case Cast(value=inner) | Reduction(value=inner) | Scan(value=inner):
             return (inner,)
+        case Pick(row=row):
+            return (row,)
         case IndexValue(expr=expr):
             return run_time_values(expr)
     return ()
@@ -383,7 +420,7 @@ def _below(root: Value) -> tuple[Value, ...]:
     return tuple(order)
 
 
-_LANDMARKS = (Load, IndexValue, Reduction)
+_LANDMARKS = (Load, IndexValue, Reduction, Scan, Pick)
 
 
 def _landmarks(root: Value) -> tuple[Value, ...]:
@@ -429,7 +466,7 @@ def unused_name(wanted: str, taken: Container[str], mark: str = "_") -> str:
 
 
 def landmarks(roots: Iterable[Value | Store]) -> list[Value]:
-    """Return the loads, index values and reductions of `walk`, in its order."""
+    """Return the loads, index values, reductions and scans of `walk`, in its order."""
     return list(dict.fromkeys([mark for root in roots for mark in root.landmarks]))
 
 

@@ -36,7 +36,9 @@ from .ir import (
     LoopProgram,
     Nest,
     NumberRef,
+    Pick,
     Reduction,
+    Scan,
     Step,
     Store,
     Value,
@@ -195,6 +197,10 @@ class _NestText:
                 return self.index(expr)
             case Cast(value=value, dtype=dtype):
                 return f"{str(dtype).removeprefix('torch.')}({self.text(value)})"
+            case Pick(row=row, rank=rank, part=part):
+                return f"{self.text(row)}.{part}({self.index(rank)})"
+            case Scan(op=op, axis=axis, value=value):
+                return f"{op.capitalize()}({self.text(value)} up to {axis.name})"
             case Compute(op=op, args=args):
                 parts = [self.text(arg) for arg in args]
                 if symbol := SCALARS[op].symbol:

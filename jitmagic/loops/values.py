@@ -60,6 +60,8 @@ def identity(op: str, dtype: torch.dtype) -> Number:
         return 0
     if op in ("prod", "all"):
         return 1
+    if op == "logsumexp":
+        return -math.inf
     low = op in ("max", "argmax")
     if dtype.is_floating_point:
         return -math.inf if low else math.inf

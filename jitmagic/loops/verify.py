@@ -13,7 +13,7 @@ import torch
 
 from ..compat.operators import OpOverload
 from ..errors import VerifyError
-from ..operators.scalar import REDUCTIONS, SCALARS
+from ..operators.scalar import ORDERS, REDUCTIONS, SCALARS, SCANS
 from ..symbols.size import Size, is_same
 from .expr import Axis, AxisVar, Expr, ValueIndex, axes_of, bounds, leaves, linear
 from .ir import (
@@ -26,7 +26,9 @@ from .ir import (
     Load,
     LoopProgram,
     Nest,
+    Pick,
     Reduction,
+    Scan,
     Step,
     Store,
     Value,
@@ -47,6 +49,7 @@ class _Verifier:
         self.program = program
         self.defined = {*program.inputs, *program.constants}
         self.where = "the program"
+        self.outer: frozenset[Axis] = frozenset()
         self.seen: set[tuple[Value, frozenset[Axis]]] = set()
 
     def fail(self, rule: str) -> NoReturn:
@@ -124,6 +127,7 @@ class _Verifier:
 
     def nest(self, nest: Nest) -> None:
         self.require(bool(nest.stores), "a nest without stores")
+        self.outer = frozenset(nest.outer)
         self.axes(nest.outer, frozenset())
         written: set[str] = set()
         for store in nest.stores:
@@ -216,10 +220,21 @@ class _Verifier:
             case IndexValue(expr=expr):
                 self.expr(expr, bound)
             case Reduction(op=op, axes=axes, value=value, dtype=dtype):
-                self.require(op in REDUCTIONS, f"no such reduction: {op}")
+                self.require(op in REDUCTIONS or op in ORDERS, f"no such reduction: {op}")
                 self.axes(axes, bound, shadow=True)
-                want = torch.int64 if op.startswith("arg") else value.dtype
+                is_place = op.startswith("arg") or op in ORDERS
+                want = torch.int64 if is_place else value.dtype
                 self.require(dtype is want, f"{op} of {value.dtype} is {dtype}")
+            case Scan(op=op, axis=axis, value=value, dtype=dtype):
+                self.require(op in SCANS, f"no such scan: {op}")
+                self.require(axis in bound, f"axis {axis.name} of a scan is not bound here")
+                self.require(axis not in self.outer, f"a scan over the outer axis {axis.name}")
+                self.require(dtype is value.dtype, f"{op} of {value.dtype} is {dtype}")
+            case Pick(row=row, rank=rank, part=part, dtype=dtype):
+                self.require(row.op in ORDERS, f"{row.op} makes no row")
+                self.expr(rank, bound)
+                want = row.value.dtype if part == "value" else torch.int64
+                self.require(dtype is want, f"the {part} is {want}, not {dtype}")
             case Compute():
                 self.compute(node)
             case Cast():

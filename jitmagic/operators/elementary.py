@@ -29,6 +29,7 @@ define(
     _function("log10", 1, "default", cost=10),
     _function("log1p", 1, "default", cost=10),
     of_aten("pow", 2, operands="floats", cost=25, ulp=1.5, symbol="**"),
+    _real("logaddexp", 2, "default", cost=25, ulp=INFINITY),  # its two terms may cancel
 )
 define(
     _function("sin", 1, "default", cost=14, bounds=_UNIT, domain=_FINITE),

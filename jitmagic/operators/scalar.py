@@ -34,8 +34,10 @@ from ..lazy_dataclass import KW_ONLY, dataclass, replace
 __all__ = [
     "INFINITY",
     "LANGUAGES",
+    "ORDERS",
     "REDUCTIONS",
     "SCALARS",
+    "SCANS",
     "ScalarOperation",
     "define",
     "line_of",
@@ -96,8 +98,15 @@ REDUCTIONS: Mapping[str, str] = {
     **{"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and"},
     **dict.fromkeys(("max", "argmax"), "maximum"),
     **dict.fromkeys(("min", "argmin"), "minimum"),
+    "logsumexp": "logaddexp",
 }
 """Reductions of the loop IR, each with the scalar operation that combines two values."""
+
+SCANS = frozenset({"sum", "prod", "max", "min", "logsumexp"})
+"""Reductions whose results up to each point are the values of a scan."""
+
+ORDERS = frozenset({"ascending", "descending"})
+"""Reductions whose result is a row in order, of which a Pick is an element."""
 
 
 def define(*rows: ScalarOperation) -> None:

@@ -30,7 +30,7 @@ from .index_checks import lost_check
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
 from .open_nests import OpenNests
 from .products import contiguous_stores, product_of
-from .profit import not_worth
+from .profit import FEW_SCANS, not_worth, waits_for_scan
 from .result import Decision
 from .score import (
     CHEAP,
@@ -47,7 +47,6 @@ __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 MAX_BUFFERS = 48  # arguments of one kernel: already more than there are registers for addresses
 CHECKS_FIRST = "an input is written only after all index checks"
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
-NEAR = 1 << 14  # bytes that stay in L1 in any order of access
 MAX_NODES = 800  # values in one nest, a bound for the compile time of one kernel
 
 
@@ -180,6 +179,9 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
             return ()
         if target.product and any(load in target.product.loads for load in links):
             fusion.say(group, target, False, PLAIN_OPERANDS)
+            return ()
+        if waits_for_scan(target.shape, fusion.target, cost):
+            fusion.say(group, target, False, FEW_SCANS)
             return ()
         if not _cheap_enough(group, target, cost, links):
             fusion.say(group, target, False, "its value would be recomputed many times")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ..lazy_dataclass import dataclass, field
 from ..loops.expr import Axis
-from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
+from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Scan, Step, Store, landmarks
 from .dependencies import Graph, store_values
 from .legality import Shape
 from .products import Product, products_of
@@ -79,7 +79,8 @@ def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
     loads = tuple(node for node in nodes if isinstance(node, Load))
     binders = dict.fromkeys(store.inner for store in stores if store.inner)
     binders.update((node.axes, None) for node in nodes if isinstance(node, Reduction))
-    return Shape(outer, stores, loads, bool(binders), tuple(binders))
+    scans = any(isinstance(node, Scan) for node in nodes)
+    return Shape(outer, stores, loads, bool(binders), tuple(binders), scans)
 
 
 class Groups:

@@ -35,7 +35,18 @@ from ..loops.expr import (
     substitute,
 )
 from ..loops.free_axes import value_axes
-from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
+from ..loops.ir import (
+    Compute,
+    Constant,
+    Load,
+    Pick,
+    Reduction,
+    Scan,
+    Store,
+    Value,
+    landmarks,
+    walk,
+)
 from ..symbols.polynomial import product
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same
 from .substitution import Rebuilder, expr_axes, free_axes, fresh_axis
@@ -43,6 +54,7 @@ from .substitution import Rebuilder, expr_axes, free_axes, fresh_axis
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
 _TWO_PLACES = "it is read at two different points at once"
+_NOT_A_ROW = "its scan or order is not read row by row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,7 @@ class Shape:
     loads: tuple[Load, ...]
     rigid: bool
     binders: tuple[tuple[Axis, ...], ...]  # axes of its reductions and inner loops
+    scans: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +175,22 @@ def _both(a: Value, b: Value) -> Value:
 def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]]) -> Alignment | str:
     """Align the axes of two groups, given every load by which the consumer reads the producer."""
     points: list[tuple[Expr, ...]] = []
+    rows_of_scans: set[Expr] = set()
     for store, load in links:
         solution = solve(store, load, (*producer.outer, *store.inner), split=True)
         if solution is None:
             return "it is read through an index that loops cannot follow"
         points.append(tuple(solution[axis] for axis in producer.outer))
+        if scanned := _scanned(store):
+            if load.mask is not None or len(store.inner) > 1:
+                return _NOT_A_ROW
+            rows_of_scans.update(solution[axis] for axis in scanned)
     common = _common_point(points)
     if common is None:
         return _TWO_PLACES
     exprs, fixed = common
     split = split_axes(exprs, producer.outer, consumer.outer)
+    split |= _reversed(rows_of_scans, consumer)
     renamed = Rebuilder(split)
     outer = tuple(a for axis in consumer.outer for a in digits_of(renamed.expr(AxisVar(axis))))
     rows: list[Axis] = []
@@ -185,12 +204,58 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
     if len(set(rows)) != len(rows):
         return "its rows are not the consumer's rows"
     plan = _share(producer, consumer, outer, tuple(rows), bindings, split)
+    if rows_of_scans and not isinstance(plan, str):
+        extents = [axis.extent for store, _ in links for axis in _scanned(store)]
+        along = {renamed.expr(expr) for expr in rows_of_scans}
+        if not _scans_stay_rows(along, extents, consumer, plan):
+            return _NOT_A_ROW
     if fixed and not isinstance(plan, str):
         pinned = {digit for axis in fixed for digit in digits_of(renamed.expr(AxisVar(axis)))}
         # The producer is then computed once per row, not per element.
         if not pinned <= set(plan.producer_inner):
             return _TWO_PLACES
     return plan
+
+
+def _scanned(store: Store) -> list[Axis]:
+    """Return the inner axes of the store over which its value is a scan or a row in order."""
+    marks = store.landmarks if store.inner else ()
+    found = [m.axis for m in marks if isinstance(m, Scan) and m.axis in store.inner]
+    picks = [axes_of(m.rank) for m in marks if isinstance(m, Pick)]
+    return [*found, *frozenset().union(*picks).intersection(store.inner)]
+
+
+def _reversed(rows: Iterable[Expr], consumer: Shape) -> dict[Axis, Expr]:
+    """Return how a pointwise reader of scans from their end to their beginning runs forwards: the
+    gradient of cumsum is `flip(cumsum(flip(g)))`.
+    """
+    bindings: dict[Axis, Expr] = {}
+    for expr in () if consumer.rigid else rows:
+        for axis in axes_of(expr) & frozenset(consumer.outer):
+            last = add(Integer(-1), expr_of(axis.extent))
+            if add(expr, AxisVar(axis)) == last:
+                forwards = AxisVar(fresh_axis(axis, axis.extent))
+                bindings[axis] = add(last, mul(forwards, -1))
+    return bindings
+
+
+def _scans_stay_rows(
+    along: set[Expr], extents: Sequence[Dimension], consumer: Shape, plan: Alignment
+) -> bool:
+    """Return whether the consumer runs over whole rows of scans, by one loop from the beginning."""
+    axes = {expr.axis for expr in along if isinstance(expr, AxisVar)}
+    if len(axes) < len(along):
+        return False
+    if any(not is_same(axis.extent, extent) for axis in axes for extent in extents):
+        return False
+    if not consumer.rigid:
+        return axes == set(plan.consumer_inner)
+    if any(len(binder) > 1 for binder in consumer.binders if not axes.isdisjoint(binder)):
+        return False
+    outer = frozenset(consumer.outer)
+    marks = landmarks(consumer.stores)
+    sums = [n for n in marks if isinstance(n, Reduction) and not axes.isdisjoint(n.axes)]
+    return all(free_axes(node) <= outer for node in sums)
 
 
 def _common_point(

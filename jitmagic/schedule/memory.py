@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from ..devices import row_of
 from ..lazy_dataclass import dataclass, field
-from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
+from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, Scan, walk
 from ..symbols.size import Dimension, is_same
 from .dependencies import reads_of, storages, store_values, writes_of
 from .externs import out_overload
@@ -209,8 +209,9 @@ def operand_to_overwrite(
         return None
     store = next(store for store in step.stores if store.buffer == name)
     nodes = walk(store_values(step.stores))
-    # A reduction may read an element after another point has overwritten it.
-    if store.inner or store.mode != "set" or any(isinstance(n, Reduction) for n in nodes):
+    # A reduction or a scan may read an element after another point has overwritten it.
+    is_read_again = any(isinstance(n, (Reduction, Scan)) for n in nodes)
+    if store.inner or store.mode != "set" or is_read_again:
         return None
     mine = program.buffers[name]
     for candidate in dying:

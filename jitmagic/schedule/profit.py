@@ -13,13 +13,14 @@ from ..loops.expr import AxisVar
 from ..loops.ir import Buffer
 from ..symbols.size import hint_of, is_same
 from .groups import Group
-from .legality import Alignment
-from .score import PARALLEL_WORK, buffer_bytes, extent_product, walk_cost
+from .legality import Alignment, Shape
+from .score import CHEAP, PARALLEL_WORK, buffer_bytes, extent_product, value_cost, walk_cost
 from .substitution import Rebuilder
 
-__all__ = ["not_worth"]
+__all__ = ["FEW_SCANS", "not_worth", "waits_for_scan"]
 
 Buffers = Mapping[str, Buffer]
+FEW_SCANS = "a scan of few rows runs on few threads"
 NEAR = 1 << 14  # bytes that stay in L1 in any order of access
 
 
@@ -27,11 +28,25 @@ def not_worth(
     producer: Group, consumer: Group, plan: Alignment, buffers: Buffers, target: Target
 ) -> str | None:
     """Return why the joined nest would be slower, or None."""
-    if not (producer.shape.rigid or consumer.shape.rigid):
-        return _not_worth_pointwise(producer, plan, buffers)
-    if producer.shape.rigid and not consumer.shape.rigid:
+    if producer.shape.rigid:
+        if consumer.shape.rigid:
+            return None
         return _not_worth_rows(producer, consumer, plan, buffers, target)
-    return None
+    if not consumer.shape.rigid:
+        return _not_worth_pointwise(producer, plan, buffers)
+    cost = sum(value_cost(store.value) for store in producer.stores)
+    return FEW_SCANS if waits_for_scan(consumer.shape, target, cost) else None
+
+
+def waits_for_scan(consumer: Shape, target: Target, cost: int) -> bool:
+    """Return whether values of this cost would be computed on few threads, by a scan of few rows
+    that adds little to them.
+    """
+    if target.threads <= 1 or cost <= CHEAP or not consumer.scans:
+        return False
+    rows = extent_product(consumer.outer)
+    elements = rows * max(map(extent_product, consumer.binders))
+    return rows < 2 * target.threads and elements * cost > PARALLEL_WORK
 
 
 def _not_worth_pointwise(producer: Group, plan: Alignment, buffers: Buffers) -> str | None:

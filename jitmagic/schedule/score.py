@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import prod
 from weakref import WeakKeyDictionary
 
-from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Store, Value, walk
+from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Scan, Store, Value, walk
 from ..operators.scalar import SCALARS
 from ..symbols.size import Dimension, hint_of
 
@@ -41,6 +41,8 @@ def op_cost(value: Value) -> int:
     """Return the cost of one node without its operands."""
     if isinstance(value, Compute):
         return SCALARS[value.op].cost
+    if isinstance(value, Scan):
+        return EXPENSIVE  # its points wait for each other
     return int(isinstance(value, Load))
 
 

@@ -34,9 +34,11 @@ from ..loops.ir import (
     LoopProgram,
     Nest,
     Reduction,
+    Scan,
     Step,
     Store,
     Value,
+    landmarks,
     walk,
 )
 from ..loops.relative_sums import RelativeSum, relative_sum
@@ -113,6 +115,8 @@ class _Splitter:
     def split(self, nest: Nest) -> list[Step]:
         """Return the nests that replace this one, in order."""
         check()
+        if any(isinstance(node, Scan) for node in landmarks(nest.stores)):
+            return [nest]  # its rows stay whole
         if len(nest.outer) > 1 and products_of(nest.outer, store_values(nest.stores), True):
             return [nest]  # tensor cores take it in tiles
         nests: list[Nest] = []

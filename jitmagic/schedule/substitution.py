@@ -30,7 +30,9 @@ from ..loops.ir import (
     Load,
     LoopProgram,
     Nest,
+    Pick,
     Reduction,
+    Scan,
     Store,
     Value,
     run_time_values,
@@ -148,9 +150,28 @@ class Rebuilder:
                 return cast if self._on_cast is None else self._on_cast(cast)
             case Reduction():
                 return self._reduction(node)
+            case Pick():
+                return self._pick(node)
+            case Scan(axis=axis, value=value):
+                axis, inner = self._renamed(axis), self._done[value]
+                same = axis is node.axis and inner is value
+                return node if same else Scan(node.op, axis, inner, node.dtype)
             case IndexValue(expr=expr):
                 return IndexValue(self.expr(expr), node.dtype)
         return node
+
+    def _pick(self, node: Pick) -> Pick:
+        row, rank = self._done[node.row], self.expr(node.rank)
+        if row is node.row and rank == node.rank:
+            return node
+        assert isinstance(row, Reduction)
+        return Pick(row, rank, node.part, node.dtype)
+
+    def _renamed(self, axis: Axis) -> Axis:
+        """Return the new name of a scan's axis: legality.py lets no other expression replace it."""
+        found = self.bindings.get(axis, AxisVar(axis))
+        assert isinstance(found, AxisVar)
+        return found.axis
 
     def _load(self, node: Load) -> Value:
         index = self.index(node.index)

@@ -35,6 +35,7 @@ from ..loops.ir import (
     IndexValue,
     Nest,
     Reduction,
+    Scan,
     Store,
     Value,
     binders,
@@ -66,6 +67,7 @@ def drop_unit_axes(nest: Nest) -> Nest:
         on_axes=without_units,
         on_expr=lambda expr: substitute(expr, zero),
         on_reduction=_without_loop,
+        on_value=_without_scan_of_one,
     )
     stores = tuple(map(rebuild.store, nest.stores))
     return Nest(nest.name, without_units(nest.outer), stores, nest.origins)
@@ -78,6 +80,10 @@ def _without_loop(node: Reduction) -> Value:
     if node.op in ("argmax", "argmin"):
         return Constant(0, node.dtype)
     return node.value if node.value.dtype == node.dtype else Cast(node.value, node.dtype)
+
+
+def _without_scan_of_one(node: Value) -> Value:
+    return node.value if isinstance(node, Scan) and is_same(node.axis.extent, 1) else node
 
 
 def _unit_axes(nest: Nest) -> list[Axis]:

@@ -42,6 +42,7 @@ constexpr int N = lanes<float>;
     BINARY(truediv, T, S) \
     UNARY(sqrt, T, S) UNARY(rsqrt, T, S) UNARY(reciprocal, T, S) UNARY(frac, T, S) \
         BINARY(copysign, T, S) BINARY(nextafter, T, S) BINARY(hypot, T, S) BINARY(atan2, T, S) \
+        BINARY(logaddexp, T, S) \
             UNARY(exp, T, S) UNARY(exp2, T, S) UNARY(expm1, T, S) UNARY(log, T, S) \
                 UNARY(log2, T, S) UNARY(log10, T, S) UNARY(log1p, T, S) UNARY(sin, T, S) \
                     UNARY(cos, T, S) UNARY(tan, T, S) UNARY(asin, T, S) UNARY(acos, T, S) \

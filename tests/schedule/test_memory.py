@@ -31,7 +31,7 @@ def overlapping(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def layers(x, *weights):
     for w in weights:
-        x = torch.bmm(x, w).relu().sin().cumsum(0)
+        x = torch.bmm(x, w).relu().sin()
     return x
 
 
@@ -99,7 +99,7 @@ def test_memory_is_reused_along_a_chain_of_layers():
 
 
 def test_a_pointwise_nest_may_write_over_its_dying_operand():
-    result = scheduled(lambda x: torch.bmm(x.sin(), x).relu().cumsum(0), torch.randn(2, 16, 16))
+    result = scheduled(lambda x: torch.bmm(x.sin(), x).relu().median(0)[0], torch.randn(2, 16, 16))
     relu = next(s for s in result.program.steps if isinstance(s, Nest) and "relu" in s.name)
     (source,), (target,) = reads_of(relu), writes_of(relu)
     assert result.pool[source] == result.pool[target]
@@ -108,7 +108,7 @@ def test_a_pointwise_nest_may_write_over_its_dying_operand():
 def test_an_operand_that_a_view_reads_elsewhere_is_not_written_over():
     def sum_with_turned(x):
         y = x * 2 + 1
-        return (y * 3 + y.as_strided((16, 16), (1, 16))).cumsum(0)
+        return (y * 3 + y.as_strided((16, 16), (1, 16))).median(0)[0]
 
     x = torch.randn(16, 16)
     result = scheduled(sum_with_turned, x)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...errors import CannotRender
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis
 from ...symbols.size import hint_of
 from ..kernel import Atomic, For, Kernel, Statement
 from ..kernel_walk import statements
-from ..loop_structure import Pass, Structure
+from ..loop_structure import Pass, Structure, scans_of
 from ..vector_lanes import accesses_of, likely_extent, neighbours
 
 __all__ = ["with_blocks"]
@@ -59,6 +60,8 @@ def _block_axes(nest: Structure, adds: bool) -> tuple[Axis | None, list[Axis]]:
     if adds:
         last = nest.outer[-1] if nest.outer and not looped else None
         return last, [each.axes[-1] for each in looped]
+    for scan in (scan for each in looped for scan in scans_of(each)):
+        raise CannotRender("blocks", f"cum{scan.op}")  # no instruction reads a total in its loop
     inner = [_best(each.axes, (each,), nest) for each in looped]
     if not nest.outer:
         return None, [axis for axis, _ in inner]

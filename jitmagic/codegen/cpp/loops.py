@@ -17,7 +17,7 @@ import torch
 
 from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import Apply, Axis, AxisVar, Expr, Integer, add, mul
-from ...loops.ir import Load, Reduction, Value
+from ...loops.ir import Load, Reduction, Scan, Value
 from ...schedule.score import extent_product, points
 from ...symbols.size import Size
 from ..kernel import (
@@ -36,11 +36,11 @@ from ..kernel import (
     Total,
     Var,
 )
-from ..loop_form import Body, LoopBuilder, plain_loops, position_in
+from ..loop_form import Accumulated, Body, LoopBuilder, plain_loops, position_in
 from ..loop_structure import Pass, Structure
 from ..vector_lanes import Lanes, lanes_of_product
 
-__all__ = ["PARTIAL_SUMS", "VectorLoops", "adds_floats", "least_of"]
+__all__ = ["PARTIAL_SUMS", "ROW_BYTES", "VectorLoops", "adds_floats", "least_of"]
 
 ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
 # The size of a part is independent of the thread count, so the rounding of a sum is too.
@@ -52,7 +52,8 @@ TALL_PART = 512  # least rows of one part of tall columns
 
 def adds_floats(total: Total) -> bool:
     """Return whether the order and number of additions affect the rounding."""
-    return total.op == "sum" and total.var.dtype in (torch.float32, torch.float64)
+    is_sum = total.op == "sum" and total.method != "scan"
+    return is_sum and total.var.dtype in (torch.float32, torch.float64)
 
 
 def least_of(a: Expr | int, b: Expr | int) -> Expr:
@@ -80,6 +81,7 @@ class VectorLoops(LoopBuilder):
         self.width = 1
         self._lanes = list(zip(kernel.passes, lanes.passes, strict=True))
         self._rows: dict[Value, _Row] = {}
+        self._saved: set[Value] = set()  # by the passes so far
 
     @contextmanager
     def along(self, lane: Axis, width: int) -> Iterator[None]:
@@ -102,6 +104,7 @@ class VectorLoops(LoopBuilder):
             else:
                 made += self.pass_(pass_, self.bound, ready)
             ready |= frozenset(pass_.reductions)
+            self._saved.update(pass_.saved)
         return tuple(made)
 
     def _lanes_of(self, pass_: Pass) -> tuple[Axis | None, int]:
@@ -114,7 +117,9 @@ class VectorLoops(LoopBuilder):
         lane, width = self._lanes_of(pass_)
         if lane is None:
             return super().pass_(pass_, bound, ready)
-        totals = {node: self._across(node, width, pass_) for node in pass_.reductions}
+        totals: dict[Accumulated, Total] = {
+            node: self._across(node, width, pass_) for node in pass_.reductions
+        }
         vector = self._vector(pass_, lane, width, ready, totals)
         others = [axis for axis in pass_.axes if axis != lane]
         results = [Let(node, Result(t, node.dtype, across=True)) for node, t in totals.items()]
@@ -126,7 +131,7 @@ class VectorLoops(LoopBuilder):
         lane: Axis,
         width: int,
         ready: frozenset[Value],
-        totals: Mapping[Reduction, Total],
+        totals: Mapping[Accumulated, Total],
     ) -> For:
         with self.along(lane, width):
             inside = self.point(pass_, self.bound | frozenset(pass_.axes), ready, totals)
@@ -138,9 +143,13 @@ class VectorLoops(LoopBuilder):
         is_ordered = len(pass_.axes) == 1 and lanes_of_product(node.op, node.dtype)
         return replace(total, method="ordered") if is_ordered else total
 
-    def total(self, node: Reduction) -> Total:
+    def total(self, node: Accumulated) -> Total:
         is_vector = self.lane is not None and self.lane in self.kernel.free[node]
-        return self._accumulator(node, self.width if is_vector else 1)
+        lanes = self.width if is_vector else 1
+        if isinstance(node, Scan):
+            total = super().total(node)
+            return replace(total, var=replace(total.var, lanes=lanes))
+        return self._accumulator(node, lanes)
 
     def _accumulator(self, node: Reduction, lanes: int) -> Total:
         """Return an accumulator in the dtype of the reduction; an argmax has that of its values."""
@@ -193,14 +202,20 @@ class VectorLoops(LoopBuilder):
         pass_: Pass,
         bound: frozenset[Axis],
         ready: frozenset[Value],
-        totals: Mapping[Reduction, Total],
+        totals: Mapping[Accumulated, Total],
     ) -> Body:
         known = [
             Let(value, Load(row.name, (position_in(row.axes),), value.dtype))
-            for value, row in self._rows.items()
-            if {*row.axes} == {*pass_.axes} and value not in pass_.saved
+            for value, row in self.saved_before(pass_).items()
         ]
         return (*known, *super().point(pass_, bound, ready, totals))
+
+    def saved_before(self, pass_: Pass) -> dict[Value, _Row]:
+        return {
+            value: row
+            for value, row in self._rows.items()
+            if {*row.axes} == {*pass_.axes} and value in self._saved
+        }
 
     def saves(self, pass_: Pass) -> Body:
         rows = [(value, self._rows[value]) for value in pass_.saved if value in self._rows]
@@ -216,18 +231,23 @@ class VectorLoops(LoopBuilder):
         size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
         parts = -(-lane.extent // size) if not loops else loops[0].extent
         part = loops[0] if loops else Axis("part", parts)
-        totals = {node: self._across(node, width, pass_) for node in pass_.reductions}
+        totals: dict[Accumulated, Total] = {
+            node: self._across(node, width, pass_) for node in pass_.reductions
+        }
         vector = self._vector(pass_, lane, width, ready, totals)
         if not loops:
             start = mul(AxisVar(part), size)
             stop = least_of(lane.extent, add(start, Integer(size)))
             vector = replace(vector, start=start, stop=stop, most=size)
-        stored = {node: self.new_name("part") for node in totals}
+        stored = {node: self.new_name("part") for node in pass_.reductions}
         at = AxisVar(part)
         body = (
             *map(Start, totals.values()),
             *plain_loops(loops[1:], (vector,)),
-            *(Store(stored[n], at, Partial(t, n.dtype, across=True)) for n, t in totals.items()),
+            *(
+                Store(name, at, Partial(totals[node], node.dtype, across=True))
+                for node, name in stored.items()
+            ),
         )
         made: list[Statement] = [
             Scratch(name, node.dtype, parts, parts_of=totals[node]) for node, name in stored.items()
@@ -253,7 +273,7 @@ class VectorLoops(LoopBuilder):
         parts = -(-rows.extent // size)
         part = Axis("part", parts)
         with self.along(lane, width):
-            totals = {node: self.total(node) for node in first.reductions}
+            totals: dict[Accumulated, Total] = {node: self.total(node) for node in first.reductions}
             bound = self.bound | frozenset(first.axes)
             inside = self.point(replace(first, saved=()), bound, frozenset(), totals)
         start = mul(AxisVar(part), size)
@@ -271,7 +291,7 @@ class VectorLoops(LoopBuilder):
         in_parts = For((lane,), of_part, "vector", step=width)
         each = For((part,), (in_parts,), start=AxisVar(BEGIN), stop=AxisVar(END))
         with self.along(lane, width):
-            sums = {node: self.joined(node, width) for node in totals}
+            sums = {node: self.joined(node, width) for node in first.reductions}
             joins = [
                 Join(total, Load(memory[node], (at,), node.dtype)) for node, total in sums.items()
             ]

@@ -40,7 +40,7 @@ from ..kernel import (
 )
 from ..kernel_walk import with_blocks
 from ..loop_form import Body, params_of, plain_loops
-from ..loop_structure import Structure
+from ..loop_structure import Structure, scans_of
 from ..vector_lanes import Lanes, lane_step, likely_extent
 from .blocks import is_long_step, step_cost, steps_to_test
 from .loops import PARTIAL_SUMS, VectorLoops, least_of
@@ -218,6 +218,7 @@ class _OuterLoops:
         sums = bool(first.reductions) and all(
             not r.op.startswith("arg") and r.dtype != torch.bool for r in first.reductions
         )
+        sums &= not scans_of(first)
         simple = not first.stores and not first.saved and not any(p.axes for p in rest)
         tall = bool(first.axes) and first.axes[0].extent >= 2048
         few = not others and lane.extent < columns

@@ -7,6 +7,8 @@ NaN.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ...lazy_dataclass import dataclass
@@ -66,6 +68,8 @@ class Accumulator:
                 return literal(0, self.dtype)
             case "prod" | "all":
                 return literal(1, self.dtype)
+            case "logsumexp":
+                return literal(-math.inf, self.dtype)
             case "max":
                 return f"jm::Limits<{CTYPES[self.dtype]}>::least"
         return f"jm::Limits<{CTYPES[self.dtype]}>::most"
@@ -105,6 +109,8 @@ class Accumulator:
         if self.dtype == torch.bool:
             both = identity(self.total.op, torch.bool)
             return f"jm::bitwise_{'and' if both else 'or'}({a}, {b})"
+        if self.total.method == "scan" and self.total.op in ("max", "min"):
+            return f"jm::running_{self.total.op}({a}, {b})"
         return f"jm::{REDUCTIONS[self.total.op]}({a}, {b})"
 
     def result(self, across: bool) -> str:

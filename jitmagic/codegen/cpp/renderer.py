@@ -36,6 +36,7 @@ from ..vector_lanes import choose_lanes
 from .ops import functions_of
 from .outer_loops import vector_kernel
 from .printer import CppText
+from .scan_rows import with_scan_rows
 from .sums import in_blocks
 
 __all__ = ["CppRenderer"]
@@ -107,6 +108,8 @@ def _kernel(
     if overrides.threads == "one":
         target = replace(target, threads=1)
     lanes = choose_lanes(one, target, overrides.registers)
+    if lanes.outer is None and (in_parts := with_scan_rows(one)) is not one:
+        one, lanes = in_parts, choose_lanes(in_parts, target, overrides.registers)
     kernel = vector_kernel(one, lanes, buffers, target, overrides.threads == "all")
     return linearize(in_blocks(kernel, of_rows=bool(one.outer)), style)
 

@@ -54,6 +54,7 @@ _FLOAT: Mapping[str, str] = {
     **{name: f"np.{name}({{0}})" for name in "exp2 log2 floor ceil trunc signbit".split()},
     **{name: f"np.{name}({{0}}, {{1}})" for name in "copysign nextafter hypot fmod".split()},
     "atan2": "math.atan2({0}, {1})",
+    "logaddexp": "logaddexp({0}, {1})",
     "truediv": "{0} / {1}",
     "pow": "{0} ** {1}",
     "round": "np.rint({0})",
@@ -114,6 +115,13 @@ def erfinv(y):
         step = error / (1.1283791670955125739 * math.exp(-x * x))
         x -= step / (1.0 + x * step)
     return math.copysign(x, y)""",
+    "logaddexp": """\
+@inline
+def logaddexp(a, b):
+    if a == b and abs(a) == math.inf:
+        return a
+    greatest = a if a > b or a != a else b
+    return greatest + math.log1p(math.exp(-abs(a - b)))""",
     "remainder_float": """\
 @inline
 def remainder_float(a, b):

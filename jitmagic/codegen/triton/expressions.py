@@ -29,6 +29,10 @@ from ...symbols.size import Dimension, Size
 from ..kernel import (
     Fold,
     Inside,
+    Key,
+    OfKey,
+    Ordered,
+    Prefix,
     Result,
     TileBlock,
     Total,
@@ -39,6 +43,7 @@ from ..loop_form import position_in
 from ..text import OffsetText, terms_text
 from .ops import (
     INFIX,
+    WIDE,
     cast_text,
     closed,
     compute_text,
@@ -153,8 +158,11 @@ class TritonExpressions(OffsetText):
                 return over if mask is None else over | self.axes_of(mask)
             case IndexValue(expr):
                 return self.axes_in(expr)
-            case Inside(value, block):
+            case Inside(value, block) | Prefix(_, value, block):
                 return self.axes_of(value) | frozenset(block.axes)
+            case Ordered(keys, block, places):
+                rows = self.axes_of(keys) - frozenset(block.axes)
+                return rows | frozenset(places.axes)
             case Fold(_, value, block):
                 return self.axes_of(value) - frozenset(block.axes)
             case Result(total):
@@ -191,6 +199,19 @@ class TritonExpressions(OffsetText):
                 if mask is None:  # in a WholeBlock
                     return self.value(value)
                 return f"tl.where({mask}, {self.value(value)}, {typed(fill, dtype)})"
+            case Key(value, position, op):
+                kind = "float" if value.dtype.is_floating_point else "integer"
+                held = WIDE.get(value.dtype, value.dtype)
+                texts = cast_text(self.value(value), value.dtype, held), self.value(position)
+                return f"{self.helper(f'key_of_{kind}')}({', '.join(texts)}, {op == 'ascending'})"
+            case OfKey(key, op, part, dtype):
+                if part == "position":
+                    return f"{self.helper('position_of_key')}({self.value(key)})"
+                held = WIDE.get(dtype, dtype)
+                kind = "float" if dtype.is_floating_point else "integer"
+                name = self.helper(f"{kind}_of_key")
+                text = f"{name}({self.value(key)}, {op == 'ascending'})"
+                return cast_text(text, held, dtype)
             case Result(total, dtype):
                 if total.at is not None:
                     return f"{total.at.name}.to(tl.int64)"

@@ -15,10 +15,11 @@ import torch
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis, AxisVar, Integer
 from ...loops.free_axes import value_axes
-from ...loops.ir import Buffer, Load, Reduction, Value, walk
+from ...loops.ir import Buffer, Compute, IndexValue, Load, Reduction, Scan, Value, walk
 from ...loops.ir import Store as NestStore
 from ...loops.relative_sums import RelativeSum
 from ...loops.values import cast, compute, identity
+from ...operators.scalar import ORDERS, REDUCTIONS
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...schedule.substitution import Rebuilder, free_axes
@@ -31,8 +32,12 @@ from ..kernel import (
     For,
     Inside,
     Kernel,
+    Key,
     Let,
+    OfKey,
     Open,
+    Ordered,
+    Prefix,
     Program,
     Result,
     Start,
@@ -43,8 +48,8 @@ from ..kernel import (
     Var,
     WholeBlock,
 )
-from ..loop_form import Body, LoopBuilder, params_of
-from ..loop_structure import Pass, Structure
+from ..loop_form import Accumulated, Body, LoopBuilder, params_of, position_in
+from ..loop_structure import Pass, Structure, picks_of, scans_of
 from ..products.tensor_cores import dot_operands
 from .ops import WIDE
 from .relative_sums import with_relative_sums
@@ -74,6 +79,9 @@ class _TileLoops(LoopBuilder):
         super().__init__(kernel)
         self.tile, self.product, self.fence = tile, product, fence
         self._opened: set[TileBlock] = set()
+        self._scanned: set[Scan] = set()  # in blocks that hold the whole extent
+        self._rows: dict[Reduction, TileBlock] = {}  # the blocks of rows that are put in order
+        self._orders: dict[tuple[Reduction, TileBlock], Var] = {}
         self._relative: dict[Reduction, RelativeSum] = {}  # sums in the loop of their maximum
         self._sums: dict[NestStore, Total] = {}  # over rows of a group
 
@@ -128,12 +136,20 @@ class _TileLoops(LoopBuilder):
         opened = () if block in self._opened else (Open(block),)
         self._opened.add(block)
         body = self.point(pass_, bound, ready, {})
-        nested = tuple(each for each in body if not _is_store(each))
+        scans = [node for node in scans_of(pass_) if node not in self._scanned]
+        self._scanned.update(scans)
+        nested = (
+            *(each for each in body if not _is_store(each)),
+            *self._picks(pass_, block),
+            *(Let(node, self._prefix(node, block)) for node in scans),
+        )
+        keys = (each for node in pass_.reductions for each in self._keys(node, block))
         folds = (
             Let(node, Fold(node.op, self._entering(node, block), block, node.dtype))
             for node in pass_.reductions
+            if node.op not in ORDERS
         )
-        return (*opened, *nested, *folds, *(each for each in body if _is_store(each)))
+        return (*opened, *nested, *keys, *folds, *(each for each in body if _is_store(each)))
 
     def _looped(
         self, pass_: Pass, block: TileBlock, bound: frozenset[Axis], ready: frozenset[Value]
@@ -142,20 +158,25 @@ class _TileLoops(LoopBuilder):
         sums = {node: self._relative[node] for node in pass_.reductions if node in self._relative}
         beside = {found.beside for found in sums.values()}
         pass_ = replace(pass_, reductions=tuple(n for n in pass_.reductions if n not in sums))
-        totals = {node: self._lanes(node, block, node in beside) for node in pass_.reductions}
+        totals: dict[Accumulated, Total] = {
+            node: self._lanes(node, block, node in beside) for node in pass_.reductions
+        }
         start = _loop_of(block)
         point = self._entered(self.point(pass_, bound, ready, totals), totals, block)
         point = tuple(_counted(each, block) for each in point)
+        carries = {node: self._carry(node, block) for node in scans_of(pass_)}
+        scans = (each for node in carries for each in self._scan_step(node, carries[node], block))
         folds = (
             Let(node, Fold(node.op, Result(total, total.var.dtype), block, node.dtype))
             for node, total in totals.items()
         )
-        loops = self._steps(block, start, point)
+        loops = self._steps(block, start, (*scans, *point))
         relative = (
             Let(node, Fold("sum", _related(found, totals[found.beside]), block, node.dtype))
             for node, found in sums.items()
         )
-        return (*map(Start, totals.values()), *loops, *folds, *relative)
+        started = (*carries.values(), *totals.values())
+        return (*map(Start, started), *loops, *folds, *relative)
 
     def _steps(self, block: TileBlock, start: Axis, body: Body) -> Body:
         """Return loops over the steps of an extent; those of an aligned block that may run past
@@ -207,7 +228,7 @@ class _TileLoops(LoopBuilder):
             block = TileBlock(flat, axes, extent_of(axes), 1)
             start = _loop_of(block)
             inside = Pass(axes, (point,))
-            totals = {point: total}
+            totals: dict[Accumulated, Total] = {point: total}
             body = self.point(inside, bound | frozenset(axes), ready, totals)
             body = self._entered(body, totals, None)
             made += [Start(total), For((start,), (Open(block, start), *body))]
@@ -219,7 +240,7 @@ class _TileLoops(LoopBuilder):
         pass_: Pass,
         bound: frozenset[Axis],
         ready: frozenset[Value],
-        totals: Mapping[Reduction, Total],
+        totals: Mapping[Accumulated, Total],
     ) -> Body:
         sums = [store for store in pass_.stores if store.mode == "sum"]
         others = tuple(store for store in pass_.stores if store.mode != "sum")
@@ -238,7 +259,7 @@ class _TileLoops(LoopBuilder):
         return Accumulate(total, store.value)
 
     def _entered(
-        self, body: Body, totals: Mapping[Reduction, Total], block: TileBlock | None
+        self, body: Body, totals: Mapping[Accumulated, Total], block: TileBlock | None
     ) -> Body:
         """Accumulate values in the accumulators' dtype, and only points inside the extent."""
         nodes = {total.var: node for node, total in totals.items()}
@@ -249,9 +270,59 @@ class _TileLoops(LoopBuilder):
             for each in body
         )
 
+    # -- rows in order -----------------------------------------------------------------------------
+
+    def _keys(self, node: Reduction, block: TileBlock) -> Body:
+        """Return the statements that compute the keys of a row; () for other reductions."""
+        if node.op not in ORDERS:
+            return ()
+        self._rows[node] = block
+        key: Value = Key(node.value, IndexValue(position_in(block.axes)), node.op)
+        if block.ragged:
+            key = Inside(key, block, torch.iinfo(key.dtype).min, key.dtype)
+        keys = Var(self.new_name("v_keys"), key.dtype)
+        return Let(keys, key), Let(node, keys)
+
+    def _picks(self, pass_: Pass, block: TileBlock) -> Body:
+        """Return the statements that put rows in order whose elements a pass reads."""
+        made: list[Statement] = []
+        for node in picks_of(pass_):
+            if (node.row, block) not in self._orders:
+                keys = self._orders[node.row, block] = Var(self.new_name("v_order"), torch.int64)
+                made.append(Let(keys, Ordered(node.row, self._rows[node.row], block)))
+            picked = Var(self.new_name("v_pick"), node.dtype)
+            key = self._orders[node.row, block]
+            made += [Let(picked, OfKey(key, node.row.op, node.part, node.dtype)), Let(node, picked)]
+        return tuple(made)
+
+    # -- scans -------------------------------------------------------------------------------------
+
+    def _prefix(self, node: Scan, block: TileBlock) -> Prefix:
+        return Prefix(node.op, self._entering(node, block), block, node.dtype)
+
+    def _carry(self, node: Scan, block: TileBlock) -> Total:
+        """Return the accumulator of the blocks before, for each row."""
+        axes = free_axes(node.value) - frozenset(block.axes)
+        tile = tuple(axis for each in self.tile.outer for axis in each.axes if axis in axes)
+        var = Var(self.new_name("acc"), node.dtype)
+        return Total(node.op, block.axes, node.dtype, var, tile=tile, method="scan")
+
+    def _scan_step(self, node: Scan, carry: Total, block: TileBlock) -> Body:
+        """Return the statements that scan a block and carry its end to the next one."""
+        inside, scanned, end = (Var(self.new_name("v_scan"), node.dtype) for _ in range(3))
+        before = Result(carry, node.dtype)
+        joined = Compute(REDUCTIONS[node.op], (before, inside), node.dtype)
+        return (
+            Let(inside, self._prefix(node, block)),
+            Let(scanned, joined),
+            Let(node, scanned),
+            Let(end, Fold(node.op, self._entering(node, block), block, node.dtype)),
+            Accumulate(carry, end),
+        )
+
     # -- reductions --------------------------------------------------------------------------------
 
-    def _entering(self, node: Reduction, block: TileBlock | None) -> Value:
+    def _entering(self, node: Accumulated, block: TileBlock | None) -> Value:
         """Return the value to reduce in the accumulator's dtype; points outside the extent are the
         identity.
         """
@@ -315,7 +386,7 @@ def _loop_of(block: TileBlock) -> Axis:
     return Axis(f"{block.name}_at", extent)
 
 
-def _accumulator_dtype(node: Reduction) -> torch.dtype:
+def _accumulator_dtype(node: Accumulated) -> torch.dtype:
     """Return the dtype in which a reduction accumulates."""
     return WIDE.get(node.value.dtype, node.value.dtype)
 

@@ -101,6 +101,7 @@ _FLOAT: Mapping[str, str] = {
     "signbit": "{0}.to({bits}, bitcast=True) < 0",
     "fma": "tl.fma({0}, {1}, {2})",
     "remainder": "remainder_float({0}, {1})",
+    "logaddexp": "combine_logsumexp({0}, {1})",
 }
 _SINGLE: Mapping[str, str] = {
     "truediv": "tl.div_rn({0}, {1})",
@@ -217,6 +218,59 @@ def add_square(total, squares, count, value):
     rest = after * value - joined
     scale = 1.0 / tl.maximum(count * after, 1.0)
     return joined, squares + rest * rest * scale, after""",
+    "combine_sum": """\
+@triton.jit
+def combine_sum(a, b):
+    return a + b""",
+    "combine_logsumexp": f"""\
+@triton.jit
+def combine_logsumexp(a, b):
+    # the difference of equal infinities is NaN
+    rest = libdevice.log1p(libdevice.exp(-tl.abs(a - b)))
+    return tl.where(a == b, a + {math.log(2)}, tl.maximum(a, b, {_NAN}) + rest)""",
+    "key_of_float": """\
+@triton.jit
+def key_of_float(value, position, ascending: tl.constexpr):
+    # the bits of floats, turned where they are negative, are in order; of zeros the sign is kept
+    # below the position
+    zero = (value == 0).to(tl.int64) & (value.to(tl.int32, bitcast=True) < 0).to(tl.int64)
+    bits = (value + 0.0).to(tl.int32, bitcast=True)
+    bits = tl.where(value == 0, 0, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    bits = tl.where(value != value, 0x7FFFFFFF, bits)
+    bits = ~bits if ascending else bits
+    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1) | zero""",
+    "float_of_key": """\
+@triton.jit
+def float_of_key(key, ascending: tl.constexpr):
+    bits = (key >> 32).to(tl.int32)
+    bits = ~bits if ascending else bits
+    value = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+    return tl.where((bits == 0) & ((key & 1) == 1), -value, value)""",
+    "key_of_integer": """\
+@triton.jit
+def key_of_integer(value, position, ascending: tl.constexpr):
+    bits = ~value if ascending else value
+    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1)""",
+    "integer_of_key": """\
+@triton.jit
+def integer_of_key(key, ascending: tl.constexpr):
+    bits = (key >> 32).to(tl.int32)
+    return ~bits if ascending else bits""",
+    "position_of_key": """\
+@triton.jit
+def position_of_key(key):
+    return 0x7FFF - ((key >> 1) & 0x7FFF)""",
+    "first_keys": """\
+@triton.jit
+def first_keys(keys, places, count: tl.constexpr, axis: tl.constexpr):
+    # the greatest keys, one after the other; those outside of the row are the least int64
+    best = tl.max(keys, axis, keep_dims=True)
+    found = tl.where(places >= 0, best, best)
+    for place in tl.static_range(1, count):
+        keys = tl.where(keys == best, -9223372036854775808, keys)
+        best = tl.max(keys, axis, keep_dims=True)
+        found = tl.where(places == place, best, found)
+    return found""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):

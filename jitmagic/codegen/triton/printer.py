@@ -30,6 +30,8 @@ from ..kernel import (
     Kernel,
     Let,
     Open,
+    Ordered,
+    Prefix,
     Program,
     Result,
     Start,
@@ -43,28 +45,30 @@ from ..kernel import (
 from ..linearize import Style
 from .expressions import TritonExpressions
 from .ops import (
-    HELPERS,
     cast_text,
     closed,
     typed,
 )
 from .tile import Tile
 
-__all__ = ["STYLE", "TritonText"]
+__all__ = ["FEW_PLACES", "STYLE", "TritonText"]
 
+FEW_PLACES = 16  # keys that are found one after the other faster than all are sorted
 STYLE = Style(longest=7, tiles=True)
 _JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
     "all": "{0} & {1}",
     "max": "combine_max({0}, {1})",
     "min": "combine_min({0}, {1})",
+    "logsumexp": "combine_logsumexp({0}, {1})",
 }
 _FOLD: Mapping[str, str] = {
     "sum": "tl.sum({0}, {axis}{keep})",
-    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
     "any": "tl.max({0}, {axis}{keep})",
     "all": "tl.min({0}, {axis}{keep})",
+    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
     "max": "tl.reduce({0}, {axis}, combine_max{keep})",
     "min": "tl.reduce({0}, {axis}, combine_min{keep})",
+    "logsumexp": "tl.reduce({0}, {axis}, combine_logsumexp{keep})",
 }
 
 
@@ -226,6 +230,10 @@ class TritonText(TritonExpressions):
         self.axes[var] = self.axes_of(value)
         if isinstance(value, Fold):
             self.fold(var, value)
+        elif isinstance(value, Prefix):
+            self.prefix(var, value)
+        elif isinstance(value, Ordered):
+            self.ordered_keys(var, value)
         else:
             self.line(f"{var.name} = {self.value(value)}")
 
@@ -309,13 +317,38 @@ class TritonText(TritonExpressions):
         # tl.max and tl.min ignore NaN: only integers may use them.
         if not source.is_floating_point and op in ("max", "min"):
             template = f"tl.{op}({{0}}, {{axis}}{{keep}})"
-        elif f"combine_{op}" in HELPERS:
+        elif f"combine_{op}" in template:
             self.helper(f"combine_{op}")
         text = template.format(self.name_of(text), axis=axis, keep=keep)
         if source == fold.dtype:
             self.line(f"{var.name} = {text}")
         else:
             self.line(f"{var.name} = {cast_text(self.name_of(text), source, fold.dtype)}")
+
+    def prefix(self, var: Var, prefix: Prefix) -> None:
+        """Combine each point along the block with those before it."""
+        block, op, source = prefix.block, prefix.op, prefix.value.dtype
+        blocks, whole = self.blocks_over(self.axes_of(prefix.value)), {*self.tile.spread, block}
+        text = self.value(prefix.value)
+        if not blocks >= whole:  # Triton 3.6 fails to scan tiles of one row or column
+            text = self.spread(text, whole)
+        combine = self.helper(f"combine_{op}")
+        text = f"tl.associative_scan({text}, {self.dimension(block)}, {combine})"
+        if source != prefix.dtype:
+            text = cast_text(self.name_of(text), source, prefix.dtype)
+        self.line(f"{var.name} = {text}")
+
+    def ordered_keys(self, var: Var, ordered: Ordered) -> None:
+        """Put the keys of a block in order: few of them one after the other, else all."""
+        block, places, keys = ordered.block, ordered.places, self.value(ordered.keys)
+        whole = {*self.tile.spread, block}
+        if not self.blocks_over(self.axes_of(ordered.keys)) >= whole:
+            keys = self.spread(keys, whole)
+        if places.extent <= FEW_PLACES:
+            args = f"{self.positions(places)}, {places.extent}, {self.dimension(block)}"
+            self.line(f"{var.name} = {self.helper('first_keys')}({keys}, {args})")
+        else:
+            self.line(f"{var.name} = tl.sort({keys}, descending=True)")
 
     def positioned(self, value: Value, block: TileBlock, blocks: set[TileBlock]) -> tuple[str, str]:
         """Return the values and the positions of an argmax or argmin."""

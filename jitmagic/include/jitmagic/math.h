@@ -55,6 +55,11 @@ JM_FOR_SCALAR(is_real<T>) T sigmoid(T a) {
     return (a < T(0) ? e : T(1)) / (T(1) + e);
 }
 
+// Equal infinities, whose difference is NaN, are returned.
+JM_FOR_SCALAR(is_real<T>) T logaddexp(T a, T b) {
+    return a == b && isinf(a) ? a : maximum(a, b) + log1p(exp(-abs(a - b)));
+}
+
 JM_FOR_SCALAR(is_number<T>) T pow(T a, T b) {
     if constexpr (same<T, float>) return __builtin_powf(a, b);
     else if constexpr (same<T, double>) return __builtin_pow(a, b);
@@ -137,6 +142,10 @@ JM_FAST_FLOAT(atan)
 JM_FAST_FLOAT(erf)
 #undef JM_FAST_FLOAT
 #undef JM_FAST_BOTH
+
+JM_FOR_VEC Vec<T, N> logaddexp(Vec<T, N> a, Vec<T, N> b) {
+    return where(eq(a, b) & isinf(a), a, maximum(a, b) + log1p(exp(-abs(a - b))));
+}
 
 namespace detail {
 template <int N> JM_INLINE Vec<double, N> erfc_wide(Vec<double, N> a) {

@@ -83,4 +83,18 @@ template <class V> struct WideBlocks : WideTotal<V> {
     }
 };
 
+// The extreme of a scan so far and the next element: of equal ones the later, as in ATen.
+JM_FOR_SCALAR(is_number<T>) T running_max(T total, T a) {
+    return a >= total || a != a ? a : total;
+}
+JM_FOR_SCALAR(is_number<T>) T running_min(T total, T a) {
+    return a <= total || a != a ? a : total;
+}
+JM_FOR_VEC Vec<T, N> running_max(Vec<T, N> total, Vec<T, N> a) {
+    return where(ge(a, total) | ne(a, a), a, total);
+}
+JM_FOR_VEC Vec<T, N> running_min(Vec<T, N> total, Vec<T, N> a) {
+    return where(le(a, total) | ne(a, a), a, total);
+}
+
 }   // namespace jm

@@ -43,7 +43,7 @@
 //     floor ceil round trunc isnan isinf isfinite signbit floordiv remainder fmod pow
 //   reals: truediv fma (a * b + c rounded once) sqrt rsqrt reciprocal frac copysign nextafter hypot
 //     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh
-//     acosh atanh erf erfc erfinv lgamma sigmoid
+//     acosh atanh erf erfc erfinv lgamma sigmoid logaddexp
 //   integers and bool: bitwise_and bitwise_or bitwise_xor bitwise_not; integers: lshift rshift
 //   Integers wrap; on bool add is or, mul is and. INTEGER DIVISION BY ZERO GIVES 0 HERE AND RAISES
 //   IN EAGER: the lowering keeps divisions by what may be 0 in ATen, or tests any(eq(d, 0)) first.

@@ -7,9 +7,11 @@ from . import (
     generate,
     indexing,
     matmul,
+    orders,
     pointwise,
     random,
     reductions,
+    scans,
     shuffles,
     views,
 )
@@ -21,9 +23,11 @@ __all__ = [
     "generate",
     "indexing",
     "matmul",
+    "orders",
     "pointwise",
     "random",
     "reductions",
+    "scans",
     "shuffles",
     "views",
 ]

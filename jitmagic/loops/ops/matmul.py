@@ -45,10 +45,8 @@ fallback(
     *("_adaptive_avg_pool2d.default", "_adaptive_avg_pool2d_backward.default"),
 )
 fallback(
-    "sorting and scanning are sequential",
-    *("sort.default", "sort.stable", "topk.default", "kthvalue.default", "median.dim"),
-    *("cumsum.default", "cumprod.default", "cummax.default", "cummin.default"),
-    *("logcumsumexp.default", "unique_dim.default", "_unique2.default"),
+    "sorting is sequential",
+    *("kthvalue.default", "median.dim", "unique_dim.default", "_unique2.default"),
 )
 fallback(
     "eager writes duplicate run-time indexes in order",

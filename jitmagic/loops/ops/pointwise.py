@@ -285,17 +285,6 @@ def xlogy(x: Value, y: Value) -> Value:
     return where(compute("isnan", y), float("nan"), product)
 
 
-@pointwise("logaddexp.default", rule="float")
-def logaddexp(x: Value, y: Value) -> Value:
-    """Return max + log1p(exp(-|x - y|)); equal infinities, whose difference is nan, are
-    returned.
-    """
-    gap = compute("neg", compute("abs", compute("sub", x, y)))
-    tall = compute("maximum", x, y)
-    infinite = compute("logical_and", compute("isinf", x), compute("eq", x, y))
-    return where(infinite, x, compute("add", tall, compute("log1p", compute("exp", gap))))
-
-
 @pointwise("heaviside.default")
 def heaviside(x: Value, y: Value) -> Value:
     """Return the step function; it is 0 at nan."""
