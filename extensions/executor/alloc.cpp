@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -18,6 +19,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "memory.h"
 
@@ -109,6 +111,7 @@ c10::Storage make_storage(size_t nbytes, c10::Device device) {
     const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
     return at::empty({int64_t(nbytes)}, bytes).storage();
   }
+  if (device.is_cuda()) at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   auto* allocator = c10::GetAllocator(device.type());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, allocator, /*resizable=*/true);
@@ -151,12 +154,22 @@ at::Tensor tensor_over(
   return tensor;
 }
 
+namespace {
+
+// CUDA's allocator acts on the current device.
+bool is_current(c10::Device device) {
+  return !device.has_index() || c10::impl::getDeviceGuardImpl(device.type())->getDevice() == device;
+}
+
+}  // namespace
+
 at::Tensor make_tensor(const TensorLayout& layout) {
-  if (!layout.device.is_cpu()) {
-    return at::empty_strided(
-        layout.sizes, layout.strides, at::TensorOptions().dtype(layout.dtype).device(layout.device));
+  const c10::Device device = layout.device;
+  // Without the dispatcher, which takes 1 us per tensor.
+  if (device.is_cpu() || (device.is_cuda() && is_current(device))) {
+    return tensor_over(make_storage(layout.nbytes, device), layout, layout.dtype, 0);
   }
-  return tensor_over(make_storage(layout.nbytes, layout.device), layout, layout.dtype, 0);
+  return at::empty_strided(layout.sizes, layout.strides, at::TensorOptions().dtype(layout.dtype).device(device));
 }
 
 at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {

@@ -38,10 +38,7 @@ using StreamHandleFn = void* (*)(const c10::cuda::CUDAStream*);
 
 template <class Fn>
 Fn symbol(const char* library, const char* name) {
-  void* handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
-  void* found = handle ? dlsym(handle, name) : nullptr;
-  TORCH_CHECK(found != nullptr, std::string("jitmagic: ") + library + " has no " + name);
-  return reinterpret_cast<Fn>(found);
+  return reinterpret_cast<Fn>(cuda_symbol(library, name));
 }
 
 struct Driver {
@@ -60,39 +57,45 @@ const Driver& driver() {
   return loaded;
 }
 
-constexpr int kInvalidContext = 201;
-
-// Gives a thread without CUDA calls so far torch's context. (Device ordinals are handles.)
-void adopt_context(const Driver& api, c10::DeviceIndex device) {
-  void* context = nullptr;
-  if (api.retain(&context, device) == 0) api.set_context(context);
-}
-
 }  // namespace
 
-void launch_cuda(const CudaLaunch& launch, c10::SmallVectorImpl<void*>& arguments, c10::DeviceIndex device) {
+void* cuda_symbol(const char* library, const char* name) {
+  void* handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  void* found = handle ? dlsym(handle, name) : nullptr;
+  TORCH_CHECK(found != nullptr, std::string("jitmagic: ") + library + " has no " + name);
+  return found;
+}
+
+void check_cuda(int status, const char* what) {
+  if (status == 0) [[likely]] return;
+  const char* name = "unknown";
+  driver().error_name(status, &name);
+  TORCH_CHECK(false, std::string("jitmagic: ") + what + " failed: " + name);
+}
+
+void adopt_cuda_context(c10::DeviceIndex device) {  // device ordinals are handles
+  void* context = nullptr;
+  if (driver().retain(&context, device) == 0) driver().set_context(context);
+}
+
+void* current_cuda_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAStream stream = driver().current_stream(device);
+  return driver().stream_handle(&stream);
+}
+
+void launch_cuda(
+    const CudaLaunch& launch, c10::SmallVectorImpl<void*>& arguments, c10::DeviceIndex device, void* stream) {
   for (unsigned blocks : launch.grid) {
     if (blocks == 0) return;  // size 0: the driver rejects an empty grid
   }
-  const Driver& api = driver();
   void* null = nullptr;
   for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);  // Triton's trailing scratch pointers
-  const c10::cuda::CUDAStream stream = api.current_stream(device);
-  const auto start = [&] {
-    return api.launch(
-        launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block, 1, 1,
-        launch.shared, api.stream_handle(&stream), arguments.data(), nullptr);
-  };
-  int status = start();
-  if (status == kInvalidContext) {
-    adopt_context(api, device);
-    status = start();
-  }
-  if (status != 0) {
-    const char* name = "unknown";
-    api.error_name(status, &name);
-    TORCH_CHECK(false, std::string("jitmagic: kernel launch failed: ") + name);
-  }
+  const int status = in_cuda_context(device, [&] {
+    return driver().launch(
+        launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block, 1, 1, launch.shared, stream,
+        arguments.data(), nullptr);
+  });
+  check_cuda(status, "kernel launch");
 }
 
 }  // namespace jitmagic

@@ -124,6 +124,16 @@ void run_call(const Call& call, Frame& frame) {
   }
 }
 
+// Returns the current stream, read once per run for the program's device: ATen calls restore it.
+void* stream_of(c10::Device device, Frame& frame) {
+  if (device.index() != frame.device) return current_cuda_stream(device.index());
+  if (!frame.stream_is_known) {
+    frame.stream = current_cuda_stream(device.index());
+    frame.stream_is_known = true;
+  }
+  return frame.stream;
+}
+
 void run_launch(const Step& step, Frame& frame) {
   c10::SmallVector<void*, 24> given(step.args.size() + 1);  // on the stack for most kernels
   given[0] = step.kernel.context;
@@ -133,7 +143,7 @@ void run_launch(const Step& step, Frame& frame) {
     c10::SmallVector<void*, 24> arguments;
     for (size_t i = 0; i < step.args.size(); ++i) arguments.push_back(&pointers[i]);
     for (int i : step.by_value) arguments[size_t(i)] = pointers[i];
-    launch_cuda(step.cuda, arguments, step.layout.device.index());
+    launch_cuda(step.cuda, arguments, step.layout.device.index(), stream_of(step.layout.device, frame));
     return;
   }
   // Kernels continue after a bad index and report it at the end, which keeps branches out of their loops. Eager then
@@ -174,7 +184,17 @@ void run_pool(const Step& step, Frame& frame) {
   }
 }
 
+thread_local c10::Storage shared_temporaries;
+
+c10::Storage memory_of_temporaries(const Program& program) {
+  const bool is_shared = shared_temporaries && shared_temporaries.device() == program.device &&
+                         shared_temporaries.nbytes() >= program.pool_bytes;
+  return is_shared ? shared_temporaries : make_storage(program.pool_bytes, program.device);
+}
+
 }  // namespace
+
+void share_temporaries(c10::Storage memory) { shared_temporaries = std::move(memory); }
 
 void run_steps(const Program& program, Frame& frame) {
   // The autograd node around the graph provides the history; views inside are not visible to the user.
@@ -182,7 +202,8 @@ void run_steps(const Program& program, Frame& frame) {
   // Allocators and the driver act on the current device.
   const bool elsewhere = !program.device.is_cpu() && program.device.has_index();
   const c10::OptionalDeviceGuard on_device(elsewhere ? std::optional(program.device) : std::nullopt);
-  if (program.pool_bytes) frame.pool = make_storage(program.pool_bytes, program.device);
+  frame.device = program.device.is_cuda() ? program.device.index() : -1;
+  if (program.pool_bytes) frame.pool = memory_of_temporaries(program);
   for (const Step& step : program.steps) {
     switch (step.kind) {
       case Kind::Alloc:

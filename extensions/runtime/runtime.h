@@ -4,6 +4,8 @@
 // plan_read.cpp reads the tuple that describes one
 // user_kernels.cpp  launches Triton kernels that the user wrote
 // issued.cpp    passes the warnings of ATen calls to Python
+// recording.cpp  CUDA graphs of an executable, with the memory of their inputs and results
+// replay.cpp    replays them; graph_copies.cpp  copies within a CUDA graph, whose addresses change
 // profiled.cpp  detects a running profiler
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  native autograd nodes around a compiled forward and backward
@@ -42,6 +44,8 @@ bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo_on_error(PyObject* module);
 bool register_split_graph(PyObject* module);
+bool register_recording(PyObject* module);
+bool register_replay(PyObject* module);
 bool register_torch_call(PyObject* module);
 bool register_freed_results(PyObject* module);
 bool register_holding_objects(PyObject* module);

@@ -223,7 +223,7 @@ void launch(const Prepared& prepared, const Call& call, Tensors given, const Poi
   for (const auto& [at, parameter] : prepared.varying) words[at] = word_of(parameter, call, given, pointers);
   c10::SmallVector<void*, 24> arguments;
   for (uint64_t& word : words) arguments.push_back(&word);  // the driver knows the size of each
-  launch_cuda(prepared.launch, arguments, prepared.device);
+  launch_cuda(prepared.launch, arguments, prepared.device, current_cuda_stream(prepared.device));
 }
 
 bool launch_by(const Prepared& prepared, const Call& call, Tensors given, const Pointers& pointers) {

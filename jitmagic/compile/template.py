@@ -233,8 +233,8 @@ def compile_template(
     with record.stage(f"{name}: load") as stage:
         loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
         if source is not None:
-            files, meanwhile = loaded.files, loaded.meanwhile
-            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, (), files, meanwhile))
+            of_all = loaded.files, loaded.meanwhile, loaded.replayers
+            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels, (), *of_all))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return Template(loaded.plan, predicates)

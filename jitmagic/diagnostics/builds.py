@@ -8,7 +8,7 @@ split into subgraphs (graph/subgraphs.py) or at operators with data-dependent ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -25,6 +25,7 @@ from ..lazy_dataclass import dataclass, replace
 from ..loops.ir import Extern, Nest
 from ..records import Compiled, CompileRecord
 from ..replacements import Replacement
+from ..runtime.cuda_graphs.replayer import Replayer
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
@@ -57,7 +58,8 @@ _CALLS = ("call_function", "call_method", "call_module")
 @dataclass(frozen=True, slots=True)
 class Build:
     """Describes one executable of a compile; `part`: the forward and backward graphs it belongs
-    to; `meanwhile`: what becomes of kernels that were interpreted at first.
+    to; `meanwhile`: what becomes of kernels that were interpreted at first; `replayers`: of its
+    CUDA graphs.
     """
 
     name: str  # "forward", "backward"
@@ -66,6 +68,7 @@ class Build:
     source: KernelSource | None
     part: Partition | None = None
     meanwhile: Replacement | None = None
+    replayers: Collection[Replayer] = ()
 
     @property
     def is_backward(self) -> bool:
@@ -101,7 +104,8 @@ def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
         elif kind == "render":
             plan, source = stage.result
         elif kind == "load" and stage.result is not None and schedule and plan:
-            yield Build(name, schedule, plan, source, meanwhile=stage.result.meanwhile)
+            loaded = stage.result
+            yield Build(name, schedule, plan, source, None, loaded.meanwhile, loaded.replayers)
             schedule, plan = None, None
 
 

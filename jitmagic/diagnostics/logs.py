@@ -22,7 +22,7 @@ from ..graph.triton.launches import kernel_name
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
-from ..runtime.cudagraph import recording_refusal
+from ..runtime.cuda_graphs.refusals import recording_refusal
 from ..trace.result import Break, Trace
 from .structured import trace_to
 

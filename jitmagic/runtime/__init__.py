@@ -11,7 +11,8 @@
     native             plans as the native executor reads them, and native wrappers around it
     plan_interpreter   runs a plan in Python, step by step: the reference implementation
     background_builds  builds kernels on a background thread
-    cudagraph, graph_pool, cuda_driver   CUDA graphs, how many are kept, and the driver's API
+    cuda_graphs        records executables as CUDA graphs and replays them
+    cuda_driver        the driver's API
     tune, step_timing, examples   measure candidates and single steps, and make tensors for that
     alignment          which kernel arguments are 16-byte aligned
 

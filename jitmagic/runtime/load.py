@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 from ..budget import check, left, stopped
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
@@ -30,8 +31,8 @@ from ..torch_types import Executable
 from .alignment import aligned_arguments, inputs_of_kernels
 from .background_builds import is_interpreted_meanwhile, replace_later, was_built_ahead
 from .cuda_driver import load_function
-from .cudagraph import can_replay, with_cuda_graphs
-from .graph_pool import GraphPool
+from .cuda_graphs.graph_pool import GraphPool
+from .cuda_graphs.replayer import Replayer, can_replay, replaying
 from .native import (
     CpuEntry,
     CudaEntry,
@@ -56,6 +57,7 @@ class Loaded:
     """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
     for compiling without the precompiled header, for the journal. `files`: the kernels' names in
     the disk cache. `meanwhile`: the end of kernels that are interpreted until these are built.
+    `replayers`: those of its CUDA graphs that are alive.
     """
 
     run: Executable
@@ -64,6 +66,7 @@ class Loaded:
     refused: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     meanwhile: Replacement | None = None
+    replayers: Collection[Replayer] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class LoadedTemplate:
     kernels: int
     files: tuple[str, ...] = ()
     meanwhile: Replacement | None = None
+    replayers: Collection[Replayer] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,9 @@ def load(
         loaded = _load_triton(plan, source, target, options, report, others, images)
     else:
         loaded = _load_host(plan, source, target, options, report, others, images)
-    if options.cuda_graphs:
-        loaded = replace(loaded, run=with_cuda_graphs(loaded.run, plan))
+    if options.cuda_graphs and can_replay(plan):
+        replayer = Replayer(loaded.run, plan)
+        loaded = replace(loaded, run=replaying(replayer), replayers=WeakSet([replayer]))
     if not others:
         made_by(loaded.run, "load", plan, source, target)
     return loaded
@@ -138,17 +143,21 @@ def load_template(
     """Load a plan with Sizes. `symbols` are in the order of their values; `images`: as `load`'s."""
     loaded = _loaded_template(plan, source, symbols, target, options, report, images)
     if options.cuda_graphs and can_replay(plan):
-        loaded = replace(loaded, plan=_recorded_at(loaded.plan, PlanTemplate(plan, tuple(symbols))))
+        loaded = _recorded_at_sizes(loaded, PlanTemplate(plan, tuple(symbols)))
     made_by(loaded.plan, "load_template", plan, source, tuple(symbols), target)
     return loaded
 
 
-def _recorded_at(template: SizeTemplate, plans: PlanTemplate) -> SizeTemplate:
+def _recorded_at_sizes(loaded: LoadedTemplate, plans: PlanTemplate) -> LoadedTemplate:
     """Return a template whose executables are replayed: each size tuple has its own CUDA graph."""
-    pool = GraphPool()
-    return called_template(
-        lambda values: with_cuda_graphs(template.at(values), plans.plan(values), pool)
-    )
+    pool, made, template = GraphPool(), WeakSet[Replayer](), loaded.plan
+
+    def replaying_at(values: tuple[int, ...]) -> Executable:
+        replayer = Replayer(template.at(values), plans.plan(values), pool)
+        made.add(replayer)
+        return replaying(replayer)
+
+    return replace(loaded, plan=called_template(replaying_at), replayers=made)
 
 
 def _loaded_template(

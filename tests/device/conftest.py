@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from jitmagic.runtime.cuda_graphs import refusals
+
 
 def missing() -> str:
     """What keeps these tests from running here; empty when nothing does."""
@@ -34,3 +36,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
     patch.setenv("JITMAGIC_CACHE_DIR", str(tmp_path_factory.mktemp("jitmagic")))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def small_graphs_are_recorded(monkeypatch: pytest.MonkeyPatch):
+    """Record graphs of few kernels too, which most of these tests have."""
+    monkeypatch.setattr(refusals, "REPLAY_TIME", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import jitmagic
 from jitmagic.errors import FallbackWarning
-from jitmagic.runtime import cudagraph
-from jitmagic.runtime.cudagraph import MAX_RECORDINGS, Replayer
+from jitmagic.runtime.cuda_graphs import refusals
+from jitmagic.runtime.cuda_graphs.capture import capture
+from jitmagic.runtime.cuda_graphs.replayer import MAX_RECORDINGS, Replayer
+from jitmagic.runtime.cuda_graphs.replayer import replaying as replay_of
 
 from .compiled import executable, lowered
 
@@ -28,11 +31,22 @@ def inputs(n: int = 64) -> list[torch.Tensor]:
     return [torch.randn(s, device="cuda:0") for s in ((n, 32), (32, 48), (48,), (48, 10))]
 
 
-def replaying(fn, *given: torch.Tensor) -> Replayer:
+class Called:
+    """A Replay, with the attributes of its replayer."""
+
+    def __init__(self, call):
+        self.call, self.policy = call, call.policy
+
+    def __call__(self, *inputs):
+        return self.call(*inputs)
+
+    def __getattr__(self, name):
+        return getattr(self.policy, name)
+
+
+def replaying(fn, *given: torch.Tensor) -> Called:
     program, _ = lowered(fn, *given)
-    made = executable(program, mode="reduce-overhead").run
-    assert isinstance(made, Replayer)
-    return made
+    return Called(executable(program, mode="reduce-overhead").run)
 
 
 def same(got, want) -> None:
@@ -72,7 +86,8 @@ def test_results_that_are_held_are_never_overwritten():
         del first, second
     for got, want in held:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert call.made == MAX_RECORDINGS
+    assert call.made == 2
+    assert call.replays == MAX_RECORDINGS + 4
 
 
 def test_memory_of_temporaries_is_not_the_users():
@@ -121,7 +136,8 @@ def test_what_cannot_be_recorded_says_why():
     fn = lambda x: (torch.ops.aten.nonzero(x) * 2,)
     x = torch.tensor([0.0, 1.0, 2.0], device="cuda:0")
     program, _ = lowered(lambda x: x * 2, x)
-    call = Replayer(lambda x: fn(x), executable(program, mode="reduce-overhead").run.plan)
+    plan = executable(program, mode="reduce-overhead").run.policy.plan
+    call = Called(replay_of(Replayer(lambda x: fn(x), plan)))
     call(x)
     with pytest.warns(FallbackWarning, match="not replayed as a CUDA graph"):
         (got,) = call(x)
@@ -217,7 +233,7 @@ def test_a_capture_that_fails_gives_its_memory_back():
     kept = []
     for _ in range(4):
         with pytest.raises(RuntimeError):
-            cudagraph._record(run, [x])
+            capture(run, [x], 0, (16,), lambda outputs: ())
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         kept.append(torch.cuda.memory_reserved())
@@ -239,3 +255,109 @@ def test_recordings_give_their_memory_back():
         torch.cuda.empty_cache()
         kept.append(torch.cuda.memory_allocated())
     assert kept[-1] == kept[1]
+
+
+def test_every_alignment_and_size_is_copied():
+    """Copies within a graph: at odd addresses, and more of them than a node has room for."""
+    sizes = [1, 3, 15, 16, 17, 255, 4097, 100_003]
+    programs = [(size, offset) for size in sizes for offset in (0, 1, 7, 16)]
+    fn = lambda *xs: tuple(x + 1 for x in xs)
+    given = [torch.zeros(size, dtype=torch.uint8, device="cuda:0") for size, _ in programs]
+    call = replaying(fn, *given)
+    held = []
+    for number in range(6):
+        whole = [
+            torch.randint(0, 250, (size + offset,), dtype=torch.uint8, device="cuda:0")
+            for size, offset in programs
+        ]
+        xs = [x[offset:] for x, (_, offset) in zip(whole, programs)]
+        held.append((call(*xs), [x + 1 for x in xs], whole))
+        for got, want, _ in held:
+            assert all(torch.equal(a, b) for a, b in zip(got, want))
+    assert len(call.moving) == len(call.copied) == len(programs)
+    assert call.replays == 5
+
+
+def test_large_inputs_are_copied_whole():
+    fn = lambda x, w: ((x @ w).relu() @ w).relu() @ w
+    w = torch.randn(256, 256, device="cuda:0") / 16
+    xs = [torch.randn(20_000, 256, device="cuda:0") for _ in range(6)]
+    call = replaying(fn, xs[0], w)
+    for x in xs:
+        torch.testing.assert_close(call(x, w)[0], fn(x, w), rtol=1e-3, atol=1e-3)
+    assert call.replays
+
+
+def test_written_inputs_that_move_are_written():
+    def fn(state, x):
+        new = state * 0.5 + x
+        return state.copy_(new), new.sum(0)
+
+    x = torch.randn(64, 32, device="cuda:0")
+    call = replaying(fn, x.clone(), x)
+    states = [torch.randn(64, 32, device="cuda:0") for _ in range(8)]
+    for _ in range(2):
+        for state in states:
+            expected = state * 0.5 + x
+            same_state, total = call(state, x)
+            assert same_state is state
+            torch.testing.assert_close(state, expected)
+            torch.testing.assert_close(total, expected.sum(0), rtol=1e-4, atol=1e-4)
+    assert call.moving == {0}
+    assert call.replays == 15
+
+
+def test_random_numbers_of_replays_mix_with_eagers():
+    """A replay advances the generator as the calls would, also between draws outside of it."""
+    fn = lambda x: torch.ops.aten.native_dropout(x, 0.5, True)[0] * 2
+    x = torch.ones(4096, device="cuda:0")
+    call = replaying(fn, x)
+    draws = []
+    for run in (lambda x: (fn(x),), call):
+        torch.manual_seed(7)
+        draws.append([(run(x)[0].clone(), torch.rand(5, device="cuda:0")) for _ in range(6)])
+    for (a, b), (c, d) in zip(*draws):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+    assert len({a.sum().item() for a, _ in draws[1]}) > 1
+
+
+def test_graphs_of_few_kernels_are_launched(monkeypatch):
+    monkeypatch.undo()
+    x = torch.randn(64, device="cuda:0")
+    call = replaying(lambda x: x.sin() + 1, x)
+    for _ in range(3):
+        same(call(x), (x.sin() + 1,))
+    assert refusals.REPLAY_TIME
+    assert "takes less time" in call.refused
+
+
+def test_threads_replay_one_graph():
+    _, *weights = given = inputs()
+    call = replaying(mlp, *given)
+
+    def run(seed: int):
+        torch.cuda.set_device(0)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(40):
+                x = torch.full((64, 32), float(seed + step), device="cuda:0")
+                same(call(x, *weights), mlp(x, *weights))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(run, n) for n in range(4)]:
+            done.result()
+
+
+def test_accumulated_gradients():
+    fn = lambda x, w: torch.tanh(x @ w).square().mean()
+    tagged = jitmagic.jit(fn, mode="reduce-overhead")
+    w = [torch.randn(32, 16, device="cuda:0", requires_grad=True) for _ in range(2)]
+    with torch.no_grad():
+        w[1].copy_(w[0])
+    for step in range(12):
+        x = torch.randn(8, 32, device="cuda:0")
+        tagged(x, w[0]).backward()
+        fn(x, w[1]).backward()
+        torch.testing.assert_close(w[0].grad, w[1].grad, rtol=1e-4, atol=1e-5)
+        if step % 4 == 3:
+            w[0].grad = w[1].grad = None

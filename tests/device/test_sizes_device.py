@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.runtime.cudagraph import Replayer
-from jitmagic.runtime.graph_pool import MAX_SIZES
+from jitmagic.runtime.cuda_graphs.graph_pool import MAX_SIZES
+from jitmagic.runtime.cuda_graphs.replayer import Replayer
 from tests.programs.counts import counts_of, eager_of
 
 pytestmark = pytest.mark.device
@@ -95,9 +95,9 @@ def test_cuda_graphs_are_those_of_a_size(train: bool) -> None:
     assert counts_of(run).graphs == 1
     built = [record for record in handle_of(run).journal if record.kernels > record.cache_hits]
     assert len(built) <= 8
-    replayers = [one for one in _replayers() if one not in others and one.replays]
-    assert replayers, "sizes that come again are replayed"
-    assert sum(bool(one.recordings) for one in replayers) <= (1 + train) * 2 * MAX_SIZES
+    made = [one for one in _replayers() if one not in others and one.replays]
+    assert made, "sizes that come again are replayed"
+    assert sum(bool(one.recordings) for one in made) <= (1 + train) * 2 * MAX_SIZES
 
 
 def test_an_input_that_begins_anywhere() -> None:

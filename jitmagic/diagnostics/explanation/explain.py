@@ -32,7 +32,7 @@ from ...options import Options
 from ...records import Compiled, CompileRecord
 from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
-from ..builds import builds_in_use, builds_of, by_variant, newest_variants, operations_of
+from ..builds import Build, builds_in_use, builds_of, by_variant, newest_variants, operations_of
 from ..status import ledger_of
 from ..whole_call import whole
 from ..words import Text, refuse_arguments
@@ -285,11 +285,7 @@ def explain_records(
         variants=len({r.number for r in used if r.frame == handle.serial}) or 1,
         ledger=ledger_of(handle),
         memory=(planned_memory(newest_variants(records)), 0),
-        notes=tuple(
-            dict.fromkeys(
-                note for r in used for note in (_budget(r), _transforms(r), *_attention(r)) if note
-            )
-        ),
+        notes=_notes(used, builds),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
@@ -386,6 +382,12 @@ def _budget(record: CompileRecord) -> str:
         f"activation_memory_budget={budget.share:g}: {size(budget.kept)} kept for the backward "
         f"instead of {size(budget.before)}; computed again: {again or 'nothing costly'}"
     )
+
+
+def _notes(records: Sequence[CompileRecord], builds: Sequence[Build]) -> tuple[str, ...]:
+    notes = [note for r in records for note in (_budget(r), _transforms(r), *_attention(r)) if note]
+    notes += [f"{each.name}: {by.describe()}" for each in builds for by in each.replayers]
+    return tuple(dict.fromkeys(notes))
 
 
 def _attention(record: CompileRecord) -> list[str]:

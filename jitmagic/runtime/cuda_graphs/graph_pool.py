@@ -1,0 +1,46 @@
+"""Limits how many size tuples of a graph have CUDA graphs.
+
+Each recording reserves the memory of its computation. In: the replayer that has made one. Out:
+beyond MAX_SIZES, the least recently used replayers drop their recordings. They launch the same
+kernels one by one until they are called often enough to record again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+__all__ = ["MAX_SIZES", "GraphPool"]
+
+MAX_SIZES = 8
+
+
+class _Records(Protocol):
+    @property
+    def recordings(self) -> Sequence[object]: ...
+
+    @property
+    def last_use(self) -> int: ...
+
+    def drop_unused(self) -> None: ...
+
+
+class GraphPool:
+    """Refers to the replayers with recordings."""
+
+    __slots__ = ("_users",)
+
+    def __init__(self) -> None:
+        self._users: WeakSet[_Records] = WeakSet()
+
+    def note(self, user: _Records) -> None:
+        """Add `user`, which has made a recording that is replayed next, and drop the recordings of
+        the least recently used ones.
+        """
+        self._users.add(user)
+        others = [one for one in self._users if one.recordings and one is not user]
+        others.sort(key=lambda one: one.last_use)
+        for one in others[: max(0, len(others) + 1 - MAX_SIZES)]:
+            one.drop_unused()
+        self._users = WeakSet(one for one in self._users if one.recordings)

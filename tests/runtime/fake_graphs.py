@@ -1,0 +1,82 @@
+"""A stand-in for CUDA graphs that needs no GPU: it computes again into the memory that its results
+were first given. What real graphs do is in tests/device.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jitmagic.codegen.plan import Alloc, Launch, Plan
+from jitmagic.extension import runtime_module
+from jitmagic.runtime.cuda_graphs import replayer as policy
+from jitmagic.runtime.cuda_graphs.capture import Captured
+from jitmagic.runtime.cuda_graphs.replayer import Replayer, replaying
+
+CPU = torch.device("cpu")
+MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
+LAUNCHES = (Launch("k", (0, 1)),) * 4  # enough to be recorded
+
+
+class FakeGraph:
+    def __init__(self, run, inputs, outputs):
+        self.run, self.inputs, self.outputs = run, inputs, outputs
+
+    def replay(self):
+        for old, new in zip(self.outputs, self.run(*self.inputs)):
+            if old is not None:
+                old.copy_(new)
+
+
+def fake_capture(run, inputs, temporaries, head_sizes, tail_sizes):
+    outputs = run(*inputs)
+    tail_sizes(outputs)
+    places = [out if out is None else at_address(out) for out in outputs]
+    graph = FakeGraph(run, [at_address(x) for x in inputs], places)
+    return Captured(graph, 0, None, outputs, (), ())
+
+
+def at_address(x):
+    """The same memory, which this tensor does not keep: a graph knows addresses alone."""
+    _, address, size = runtime_module().storage_of(x)
+    same = torch._C._construct_storage_from_data_pointer(address, x.device, size)
+    return torch.empty(0, dtype=x.dtype).set_(same, x.storage_offset(), x.shape, x.stride())
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(policy, "capture", fake_capture)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+def plan_of(**facts) -> Plan:
+    given = {"inputs": 2, "steps": (MADE, *LAUNCHES), "outputs": (2,), **facts}
+    return Plan("p", **{"constants": (), **given})
+
+
+class Counted:
+    def __init__(self, fn):
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *inputs):
+        self.calls += 1
+        return self.fn(*inputs)
+
+
+class Called:
+    """A Replay, with the attributes of its replayer."""
+
+    def __init__(self, run, plan, graph_pool=None):
+        self.policy = Replayer(run, plan, graph_pool)
+        self.call = replaying(self.policy)
+
+    def __call__(self, *inputs):
+        return self.call(*inputs)
+
+    def __getattr__(self, name):
+        return getattr(self.policy, name)
+
+
+def adding() -> tuple[Counted, Called]:
+    run = Counted(lambda x, w: (x + w,))
+    return run, Called(run, plan_of())
