@@ -15,7 +15,8 @@ import torch
 
 from ..lazy_dataclass import dataclass
 from .free_axes import value_axes
-from .ir import Cast, Compute, Reduction, Value, walk
+from .ir import Axis, Cast, Compute, Reduction, Value, walk
+from .values import compute
 
 __all__ = ["RelativeSum", "relative_sum"]
 
@@ -25,7 +26,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 @dataclass(frozen=True, slots=True)
 class RelativeSum:
     """Describes a sum of exp(value - base) or (value - base)^2. `base` depends on `beside`, the
-    maximum or the sum of the same values over the same axes, and not on these axes.
+    maximum or the sum of the same values over the same axes, and not on these axes. Where a mean
+    is taken of differences from one value, as eager's accuracy needs, so is the base.
     """
 
     kind: Literal["exp", "square"]
@@ -55,6 +57,16 @@ def _beside(
             case Reduction(name, axes, inner) if name == op and axes == node.axes:
                 if _is_same(inner, value):
                     return RelativeSum(kind, value, base, part)
+                if kind == "square" and (shift := _shift(inner, value, axes)) is not None:
+                    return RelativeSum(kind, inner, compute("sub", base, shift), part)
+    return None
+
+
+def _shift(inner: Value, value: Value, axes: tuple[Axis, ...]) -> Value | None:
+    """Return what is subtracted from all values before they are summed."""
+    match inner:
+        case Compute("sub", (minuend, shift)) if minuend is value:
+            return shift if value_axes(walk((shift,)))[shift].isdisjoint(axes) else None
     return None
 
 

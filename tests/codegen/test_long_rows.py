@@ -99,27 +99,36 @@ def variance(x):
     return ((wide - mean) ** 2).mean(-1), mean
 
 
+def shifted_variance(x):
+    wide = x.float()
+    first = wide[..., :1]
+    mean = first + (wide - first).mean(-1, keepdim=True)
+    return ((wide - mean) ** 2).mean(-1), mean
+
+
 def normalized_columns(x):
     mean = x.mean(0, keepdim=True)
     square = ((x - mean) ** 2).mean(0, keepdim=True)
     return (x - mean) * torch.rsqrt(square + 1e-5)
 
 
+@pytest.mark.parametrize("fn", [variance, shifted_variance])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_loop_computes_a_mean_and_the_variance(dtype, short_steps):
+def test_one_loop_computes_a_mean_and_the_variance(dtype, fn, short_steps):
     for length in (40, 48):
         x = rows(length, dtype)
         x[6] = 1000 + torch.randn(length) * 0.01
-        text = check(variance, x)
+        text = check(fn, x)
         assert text.count("add_square(acc0, acc0_relative, acc0_count, ") == 1
         assert ("acc0_next" in text) == (length == 40)
 
 
+@pytest.mark.parametrize("fn", [variance, shifted_variance])
 @pytest.mark.parametrize("length", [96, 160])
-def test_pieces_of_rows_have_means_of_their_own(length, short_steps, pieces):
+def test_pieces_of_rows_have_means_of_their_own(length, fn, short_steps, pieces):
     x = rows(length, torch.float32)
     x[6] = 1000 + torch.randn(length) * 0.01
-    text = check(variance, x)
+    text = check(fn, x)
     assert text.count("_parts0(") == 1
     assert "_parts1(" not in text
 

@@ -350,7 +350,16 @@ class _TileLoops(LoopBuilder):
         tile = tuple(axis for axis in order if axis in axes)
         var = Var(name, dtype)
         return Total(
-            node.op, node.axes, dtype, var, at, lost, tile=tile, relative=relative, count=number
+            node.op,
+            node.axes,
+            dtype,
+            var,
+            at,
+            lost,
+            tile=tile,
+            relative=relative,
+            count=number,
+            is_ragged=block is not None and block.ragged,
         )
 
 
@@ -366,12 +375,13 @@ def _counted(each: Statement, block: TileBlock) -> Statement:
 def _related(found: RelativeSum, total: Total) -> Value:
     """Return the lanes' sums, relative to the base instead of the lane's maximum or mean."""
     dtype = total.var.dtype
-    held, own, count = (
-        Result(replace(total, op="sum", var=var or total.var, relative=None, count=None), dtype)
-        for var in (total.var, total.relative, total.count)
-    )
+    plain = replace(total, op="sum", relative=None, count=None)
+    held, own = (Result(replace(plain, var=v or plain.var), dtype) for v in (None, total.relative))
     if found.kind == "exp":
         return compute("mul", own, compute("exp", compute("sub", held, found.base)))
+    assert total.count is not None
+    tile = total.tile if total.is_ragged else ()
+    count = Result(replace(plain, var=total.count, tile=tile), dtype)
     rest = compute("sub", compute("truediv", held, count), found.base)
     return compute("add", own, compute("mul", count, compute("mul", rest, rest)))
 

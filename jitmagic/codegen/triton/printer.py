@@ -263,10 +263,13 @@ class TritonText(TritonExpressions):
             self.line(f"{total.at.name} = {at}")
         elif total.lost is not None:
             self.line(f"{total.lost.name} = {start}")
-        for more in (total.relative, total.count):
-            if more is not None:
-                self.axes[more] = frozenset(total.tile)
-                self.line(f"{more.name} = {typed(0, dtype).replace('[]', shape, 1)}")
+        if total.relative is not None:
+            self.axes[total.relative] = frozenset(total.tile)
+            self.line(f"{total.relative.name} = {typed(0, dtype).replace('[]', shape, 1)}")
+        if total.count is not None:
+            self.axes[total.count] = frozenset(total.tile if total.is_ragged else ())
+            lanes = shape if total.is_ragged else "[]"
+            self.line(f"{total.count.name} = {typed(0, dtype).replace('[]', lanes, 1)}")
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
