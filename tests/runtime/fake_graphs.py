@@ -9,6 +9,8 @@ import torch
 
 from jitmagic.codegen.plan import Alloc, Launch, Plan
 from jitmagic.extension import runtime_module
+from jitmagic.runtime import load
+from jitmagic.runtime.cuda_graphs import refusals
 from jitmagic.runtime.cuda_graphs import replayer as policy
 from jitmagic.runtime.cuda_graphs.capture import Captured
 from jitmagic.runtime.cuda_graphs.replayer import Replayer, replaying
@@ -47,6 +49,13 @@ def at_address(x):
 def no_gpu(monkeypatch):
     monkeypatch.setattr(policy, "capture", fake_capture)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+@pytest.fixture
+def graphs_on_the_cpu(monkeypatch, no_gpu):
+    """Programs of the CPU are replayed too, however few their kernels are."""
+    monkeypatch.setattr(load, "can_replay", lambda plan: True)
+    monkeypatch.setattr(refusals, "REPLAY_TIME", 0)
 
 
 def plan_of(**facts) -> Plan:

@@ -6,20 +6,12 @@ import pytest
 import torch
 
 import jitmagic
-from jitmagic.runtime import load
-from jitmagic.runtime.cuda_graphs import refusals
 
-from .fake_graphs import no_gpu
+from .fake_graphs import graphs_on_the_cpu, no_gpu
 
-__all__ = ["no_gpu"]
+__all__ = ["graphs_on_the_cpu", "no_gpu"]
 
-pytestmark = pytest.mark.usefixtures("no_gpu")
-
-
-@pytest.fixture(autouse=True)
-def graphs_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(load, "can_replay", lambda plan: True)
-    monkeypatch.setattr(refusals, "REPLAY_TIME", 0)
+pytestmark = pytest.mark.usefixtures("graphs_on_the_cpu")
 
 
 def network() -> torch.nn.Module:
@@ -60,17 +52,6 @@ def test_training(zeroed_every, forwards):
     want = trained(loss_of, network(), xs, zeroed_every, forwards)
     got = trained(replayed(loss_of), network(), xs, zeroed_every, forwards)
     torch.testing.assert_close(got, want)
-
-
-def test_a_held_loss_is_all_that_its_forward_copies():
-    call = replayed(loss_of)
-    trained(call, network(), batches(12))
-    net = network()
-    text = jitmagic.explain(call)(net, batches(1)[0]).full()
-    assert "calls replayed a CUDA graph, which copies" in str(text)
-    # the inputs of the graph are the parameters, which stay where they are, and the batch
-    assert "result 0" in str(text)
-    assert "result 1" not in str(text)
 
 
 def test_results_of_a_forward_stay_whole():
