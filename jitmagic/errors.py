@@ -257,10 +257,10 @@ class CompilerUnavailable(CompileFailed):
 
 
 class CannotRender(CompileFailed):
-    """Says that a renderer has no line for a scalar operation."""
+    """Says that a renderer has no line for an operation."""
 
-    def __init__(self, language: str, name: str) -> None:
-        super().__init__(f"no {language} for the scalar operation {name!r}")
+    def __init__(self, language: str, name: str, kind: str = "scalar operation") -> None:
+        super().__init__(f"no {language} for the {kind} {name!r}")
 
 
 class PassFailed(CompileFailed):

@@ -146,11 +146,8 @@ class LoopBuilder:
 
     def total(self, node: Accumulated) -> Total:
         """Return an accumulator of scalars: sums and products of floats accumulate in float64, and
-        sums of float64 are compensated. A scan's is of its own dtype.
+        sums of float64 are compensated.
         """
-        if isinstance(node, Scan):
-            var = Var(self.new_name("acc"), node.dtype)
-            return Total(node.op, (node.axis,), node.dtype, var, method="scan")
         # Eager sums floats in cascade; a single float32 accumulator would err by the length of the
         # sum.
         name, operand = self.new_name("acc"), node.value.dtype
@@ -159,7 +156,8 @@ class LoopBuilder:
         at = Var(f"{name}_at", torch.int64) if node.op in ("argmax", "argmin") else None
         is_compensated = node.op == "sum" and operand == torch.float64
         lost = Var(f"{name}_lost", torch.float64) if is_compensated else None
-        return Total(node.op, node.axes, operand, var, at, lost)
+        axes, method = ((node.axis,), "scan") if isinstance(node, Scan) else (node.axes, "plain")
+        return Total(node.op, axes, operand, var, at, lost, method)
 
 
 def _store(store: NestStore) -> Store:

@@ -1,4 +1,4 @@
-"""Functions with scans, like those of programs.py. The block interpreter refuses all of them."""
+"""Functions with scans, like those of programs.py."""
 
 from __future__ import annotations
 

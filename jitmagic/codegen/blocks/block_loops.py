@@ -27,6 +27,7 @@ __all__ = ["with_blocks"]
 # about 5 ns and 0.03 ns an element, a strided load 0.5 ns an element.
 SHORT = 32
 MANY = 64  # rows that are worth a block
+MOST_OF_SCAN = 1 << 12  # elements of few rows that instructions add one by one
 FEWEST = 4  # an axis below this extent is a block only if all are
 
 
@@ -60,8 +61,8 @@ def _block_axes(nest: Structure, adds: bool) -> tuple[Axis | None, list[Axis]]:
     if adds:
         last = nest.outer[-1] if nest.outer and not looped else None
         return last, [each.axes[-1] for each in looped]
-    for scan in (scan for each in looped for scan in scans_of(each)):
-        raise CannotRender("blocks", f"cum{scan.op}")  # no instruction reads a total in its loop
+    if any(map(scans_of, looped)):
+        return _rows_of_scans(nest, looped), []
     inner = [_best(each.axes, (each,), nest) for each in looped]
     if not nest.outer:
         return None, [axis for axis, _ in inner]
@@ -72,6 +73,15 @@ def _block_axes(nest: Structure, adds: bool) -> tuple[Axis | None, list[Axis]]:
     if inner and score > 0 and score >= outer_score and not is_short:
         return None, [axis for axis, _ in inner]
     return outer, []
+
+
+def _rows_of_scans(nest: Structure, looped: Sequence[Pass]) -> Axis:
+    """Return the axis of blocks of a nest with scans, each of whose elements is of another row."""
+    outer = _best(nest.outer, looped, nest)[0] if nest.outer else None
+    longest = max(likely_extent(axis) for each in looped for axis in each.axes)
+    if outer is None or (likely_extent(outer) < MANY and longest > MOST_OF_SCAN):
+        raise CannotRender("blocks", "few long rows", "scan")
+    return outer
 
 
 def _best(axes: Sequence[Axis], passes: Sequence[Pass], nest: Structure) -> tuple[Axis, int]:

@@ -334,6 +334,8 @@ def _reads(each: Statement) -> Iterable[Value]:
 def _reduction(total: Total) -> tuple[str, str]:
     """Return the name of a reduction and the type of its operand."""
     kind = type_of(total.operand)
+    if total.op == "logsumexp":
+        raise CannotRender(BlockRenderer.language, total.op, "reduction")
     if kind == "b8" and total.at is None:
         return ("all" if identity(total.op, torch.bool) else "any"), kind
     return total.op, _COMPUTED.get(kind, kind)

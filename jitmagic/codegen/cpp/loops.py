@@ -147,8 +147,8 @@ class VectorLoops(LoopBuilder):
         is_vector = self.lane is not None and self.lane in self.kernel.free[node]
         lanes = self.width if is_vector else 1
         if isinstance(node, Scan):
-            total = super().total(node)
-            return replace(total, var=replace(total.var, lanes=lanes))
+            var = Var(self.new_name("acc"), node.dtype, lanes)
+            return Total(node.op, (node.axis,), node.dtype, var, method="scan")
         return self._accumulator(node, lanes)
 
     def _accumulator(self, node: Reduction, lanes: int) -> Total:
