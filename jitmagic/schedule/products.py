@@ -256,8 +256,9 @@ def open_products(program: LoopProgram, target: Target) -> dict[str, tuple[tuple
     whether they are by default).
     """
     found: dict[str, tuple[tuple[str, ...], bool]] = {}
+    device = program.device  # computed from all buffers
     for step in program.steps:
-        sides = _sides(step, program)
+        sides = _sides(step, program.buffers, device)
         if sides is None or not sides.fits(target, True):
             continue
         (m, k), n = sides.a.shape, sides.b.shape[1]
@@ -273,9 +274,9 @@ def with_generated_products(
     """Replace the products of a program by nests where kernels are faster; `generated` overrides
     the estimate for steps by name.
     """
-    steps, decisions = list(program.steps), []
+    steps, decisions, device = list(program.steps), [], program.device
     for number, step in enumerate(steps):
-        sides = _sides(step, program)
+        sides = _sides(step, program.buffers, device)
         if sides is None or not sides.fits(target, wanted := generated.get(sides.name)):
             continue
         steps[number] = sides.nest()
@@ -356,11 +357,10 @@ class _Sides:
         return Nest(self.name, (*rows, n), (store,), (self.name,))
 
 
-def _sides(step: Step, program: LoopProgram) -> _Sides | None:
+def _sides(step: Step, found: Mapping[str, Buffer], device: torch.device) -> _Sides | None:
     """Return the operands of a matrix product that a step calls, or None."""
     if not isinstance(step, Extern) or step.kwargs or len(step.results) != 1:
         return None
-    found, device = program.buffers, program.device
     match step.op, step.args, step.results:
         case aten.mm.default, (BufferRef(a), BufferRef(b)), (str(out),):
             return _Sides(step.name, device, found[out], found[a], found[b])

@@ -55,6 +55,8 @@ def store(tmp_path_factory) -> Store:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kernel_compiles(name, target, store, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    if (name, target.isa) == ("mlp_inference", "sm_90"):
+        pytest.skip("cuBLAS computes its ReLUs too: it has no kernels")
     plan, source = made(name, target)
     cubins, _ = build_cubins(source, aligned_arguments(plan, True), target, store)
     assert set(cubins) == set(source.symbols)

@@ -43,10 +43,11 @@ def with_activations(program: LoopProgram, target: Target) -> LoopProgram:
     """Replace products and the ReLUs that alone read them by single calls."""
     if target.isa not in _KEEPS_NAN:
         return program
+    device = program.device  # computed from all buffers
     products = {
         str(step.results[0]): (number, step)
         for number, step in enumerate(program.steps)
-        if isinstance(step, Extern) and _adds_bias(step, program)
+        if isinstance(step, Extern) and _adds_bias(step, program.buffers, device)
     }
     graph = analyse(program) if products else None
     steps: dict[int, Step] = dict(enumerate(program.steps))
@@ -69,16 +70,16 @@ def with_activations(program: LoopProgram, target: Target) -> LoopProgram:
     return replace(program, steps=tuple(steps.values()))
 
 
-def _adds_bias(step: Extern, program: LoopProgram) -> bool:
+def _adds_bias(step: Extern, buffers: Mapping[str, Buffer], device: torch.device) -> bool:
     """Return whether a step is a product with a bias per column that cuBLAS adds itself."""
     if step.op is not aten.addmm.default or step.kwargs or step.results[0] is None:
         return False
-    out, named = program.buffers[step.results[0]], [program.buffers[b.name] for b in step.args]
+    out, named = buffers[step.results[0]], [buffers[b.name] for b in step.args]
     bias, a, b = named
     sizes = (*a.shape, *b.shape)
     if any(isinstance(size, Size) or size < 2 for size in sizes) or bias.shape != out.shape[1:]:
         return False
-    alike = all(x.device == program.device and x.dtype == out.dtype for x in named)
+    alike = all(x.device == device and x.dtype == out.dtype for x in named)
     is_dense = bias.stride == (1,) and out.stride == (out.shape[1], 1)
     return alike and is_dense and out.dtype in _DTYPES
 
