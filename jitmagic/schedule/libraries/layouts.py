@@ -242,12 +242,11 @@ def _free_to_choose(program: LoopProgram, saved: int) -> set[str]:
     # One step writes them, only nests and the ops of the table access them, as images or weights,
     # and they do not leave the program.
     shown = program.outputs[: len(program.outputs) - saved]
+    device = program.device  # computed from all buffers
     free = {
         name
         for name, buffer in program.buffers.items()
-        if buffer.role in ("temp", "output")
-        and _is_row_major(buffer)
-        and buffer.device == program.device
+        if buffer.role in ("temp", "output") and _is_row_major(buffer) and buffer.device == device
     }
     free.difference_update((*program.inputs, *program.constants), filter(None, shown))
     writers: dict[str, int] = defaultdict(int)
