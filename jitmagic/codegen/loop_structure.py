@@ -113,8 +113,8 @@ class Structure:
 
     @property
     def summed(self) -> tuple[Axis, ...]:
-        """Return the outer axes over which stores of mode "sum" sum."""
-        sums = (store for part in self.passes for store in part.stores if store.mode == "sum")
+        """Return the outer axes over which stores of mode "total" sum."""
+        sums = (store for part in self.passes for store in part.stores if store.mode == "total")
         kept = [axes_of(store.index[0]) for store in sums]
         return tuple(axis for axis in self.outer if any(axis not in axes for axes in kept))
 

@@ -156,7 +156,7 @@ def _run_nest(nest: Nest, memory: _Memory) -> None:
         target = memory.read(store.buffer)
         extents = grid.extents((*nest.outer, *store.inner))
         spread = torch.broadcast_to(value.to(target.dtype), extents)
-        if store.mode == "sum":
+        if store.mode == "total":
             target.zero_()
         indices = tuple(torch.broadcast_to(part, extents) for part in point)
         adds = store.mode != "set"

@@ -255,7 +255,7 @@ class Pick(Value):
 @dataclass(frozen=True)
 class Store:
     """Performs buffer[index] = value for every point of the outer axes and of `inner`; mode "add"
-    is an atomic +=. In mode "sum" an element becomes the sum over the outer axes that are not in
+    is an atomic +=. In mode "total" an element becomes the sum over the outer axes that are not in
     `index`, the last ones.
     """
 

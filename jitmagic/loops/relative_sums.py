@@ -30,7 +30,7 @@ class RelativeSum:
     is taken of differences from one value, as eager's accuracy needs, so is the base.
     """
 
-    kind: Literal["exp", "square"]
+    kind: Literal["exponentials", "squares"]
     value: Value
     base: Value
     beside: Reduction
@@ -40,14 +40,14 @@ def relative_sum(node: Reduction) -> RelativeSum | None:
     """Return the parts of a relative sum; None if it is none."""
     match node:
         case Reduction("sum", value=Compute("exp", (Compute("sub", (value, base)),))):
-            return _beside("exp", "max", node, value, base)
+            return _beside("exponentials", "max", node, value, base)
         case Reduction("sum", value=Compute("mul", (Compute("sub", (value, base)) as one, other))):
-            return _beside("square", "sum", node, value, base) if one is other else None
+            return _beside("squares", "sum", node, value, base) if one is other else None
     return None
 
 
 def _beside(
-    kind: Literal["exp", "square"], op: str, node: Reduction, value: Value, base: Value
+    kind: Literal["exponentials", "squares"], op: str, node: Reduction, value: Value, base: Value
 ) -> RelativeSum | None:
     below = walk((base,))
     if node.dtype != value.dtype or not value_axes(below)[base].isdisjoint(node.axes):
@@ -57,7 +57,7 @@ def _beside(
             case Reduction(name, axes, inner) if name == op and axes == node.axes:
                 if _is_same(inner, value):
                     return RelativeSum(kind, value, base, part)
-                if kind == "square" and (shift := _shift(inner, value, axes)) is not None:
+                if kind == "squares" and (shift := _shift(inner, value, axes)) is not None:
                     return RelativeSum(kind, inner, compute("sub", base, shift), part)
     return None
 

@@ -48,7 +48,6 @@ from .ir import (
 __all__ = ["show", "show_step"]
 
 _INDENT = "    "
-_SIGNS = {"set": "=", "add": "+=", "sum": "= sum"}
 
 
 def show(program: LoopProgram) -> str:
@@ -146,7 +145,9 @@ class _NestText:
             bound |= frozenset(store.inner)
             self.name_parts(roots, bound)
         target = self.element(store.buffer, store.index)
-        self.put(f"{target} {_SIGNS[store.mode]} {self.text(store.value)}")
+        sign = "+=" if store.mode == "add" else "="
+        total = "total of " if store.mode == "total" else ""
+        self.put(f"{target} {sign} {total}{self.text(store.value)}")
         self.depth -= bool(store.inner)
 
     def name_parts(self, roots: tuple[Value, ...], bound: frozenset[Axis]) -> None:

@@ -149,7 +149,7 @@ class _Verifier:
 
     def store(self, store: Store, bound: frozenset[Axis]) -> None:
         buffer = self.buffer(store.buffer)
-        self.require(store.mode in ("set", "add", "sum"), f"no such mode: {store.mode}")
+        self.require(store.mode in ("set", "add", "total"), f"no such mode: {store.mode}")
         self.require(buffer.role != "constant", f"{store.buffer} is a constant")
         self.require(
             store.value.dtype is buffer.dtype, f"a {store.value.dtype} stored as {buffer.dtype}"

@@ -242,7 +242,7 @@ class _Joiner:
                 part = self.temporary(nest, (*groups.across, rows.along), wide)
                 point = tuple(AxisVar(axis) for axis in (*groups.across, rows.along))
                 term = cast(place.value(value), wide)
-                stores.append(Store(part, (rows.along,), point, term, "sum"))
+                stores.append(Store(part, (rows.along,), point, term, "total"))
                 load = Load(part, (*point[:-1], AxisVar(nest.outer[0])), wide)
                 results[node] = Reduction("sum", groups.across, load, node.dtype)
             use = Rebuilder(made=results)

@@ -372,7 +372,7 @@ def _is_relative_to(
     found = relative_sum(node)
     if found is None or found.beside not in group:
         return False
-    if found.kind == "square" and (cut.ragged or isinstance(extent_of(node.axes), Size)):
+    if found.kind == "squares" and (cut.ragged or isinstance(extent_of(node.axes), Size)):
         return False  # the number of values in a piece is not known
     return pending.isdisjoint(part for part in walk((found.base,)) if part not in group)
 
@@ -381,7 +381,7 @@ def _in_piece(found: RelativeSum, own: Reduction) -> Reduction:
     """Return the sum in a piece, relative to the maximum or the mean `own` of the piece."""
     dtype = found.value.dtype
     value, base = cast(own.value, dtype), cast(own, dtype)
-    if found.kind == "square":
+    if found.kind == "squares":
         rest = compute("sub", value, compute("truediv", base, _count(own)))
         return Reduction("sum", own.axes, compute("mul", rest, rest), dtype)
     # Infinity minus infinity would be NaN: a piece whose values are all -inf adds nothing.
@@ -392,7 +392,7 @@ def _in_piece(found: RelativeSum, own: Reduction) -> Reduction:
 
 def _related(found: RelativeSum, own: Reduction, held: Value, part: Value, base: Value) -> Value:
     """Return the sum of a piece relative to the base of the whole sum."""
-    if found.kind == "exp":
+    if found.kind == "exponentials":
         return compute("mul", part, compute("exp", compute("sub", held, base)))
     rest = compute("sub", compute("truediv", held, _count(own)), base)
     return compute("add", part, compute("mul", _count(own), compute("mul", rest, rest)))

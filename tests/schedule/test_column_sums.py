@@ -53,7 +53,7 @@ def scheduled(fn, inputs, target=SMALL) -> Schedule:
 
 def sums_in_groups(result: Schedule) -> int:
     nests = [step for step in result.program.steps if isinstance(step, Nest)]
-    return sum(store.mode == "sum" for nest in nests for store in nest.stores)
+    return sum(store.mode == "total" for nest in nests for store in nest.stores)
 
 
 def norm_inputs(*shape: int, dtype=torch.float32):

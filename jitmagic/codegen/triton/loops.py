@@ -242,8 +242,8 @@ class _TileLoops(LoopBuilder):
         ready: frozenset[Value],
         totals: Mapping[Accumulated, Total],
     ) -> Body:
-        sums = [store for store in pass_.stores if store.mode == "sum"]
-        others = tuple(store for store in pass_.stores if store.mode != "sum")
+        sums = [store for store in pass_.stores if store.mode == "total"]
+        others = tuple(store for store in pass_.stores if store.mode != "total")
         made = super().point(replace(pass_, stores=others), bound, ready, totals)
         made = (*made, *map(self._add_row, sums))
         axes = (*self.kernel.outer, *pass_.axes)
@@ -377,7 +377,7 @@ def _related(found: RelativeSum, total: Total) -> Value:
     dtype = total.var.dtype
     plain = replace(total, op="sum", relative=None, count=None)
     held, own = (Result(replace(plain, var=v or plain.var), dtype) for v in (None, total.relative))
-    if found.kind == "exp":
+    if found.kind == "exponentials":
         return compute("mul", own, compute("exp", compute("sub", held, found.base)))
     assert total.count is not None
     tile = total.tile if total.is_ragged else ()

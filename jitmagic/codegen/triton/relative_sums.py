@@ -20,7 +20,7 @@ from ..loop_structure import Pass
 __all__ = ["with_relative_sums"]
 
 # Additions per lane above which such a sum keeps a loop of its own, which compensates.
-LONG = {"exp": 128, "square": 32}
+LONG = {"exponentials": 128, "squares": 32}
 
 
 def with_relative_sums(
@@ -54,7 +54,7 @@ def _movable(node: Reduction, block: TileBlock | None, done: set[Value]) -> Rela
     if found is None or upper_bound(block.count) > LONG[found.kind]:
         return None
     # The lanes of squares need the number of their values.
-    if found.kind == "square" and (block.row is not None or isinstance(block.extent, Size)):
+    if found.kind == "squares" and (block.row is not None or isinstance(block.extent, Size)):
         return None
     below = [part for part in walk((found.base,)) if isinstance(part, Reduction)]
     return found if done.issuperset(below) else None
