@@ -70,6 +70,7 @@ def pair(*shape: int, dtype=torch.float32):
 CASES = {
     "norm": (norm, norm_inputs(32, 256), 2),
     "norm of ragged rows": (norm, norm_inputs(48, 300), 2),
+    "groups of three rows": (norm, norm_inputs(21, 256), 2),
     "norm of halves": (norm, norm_inputs(32, 257, dtype=half), 2),
     "norm of batches": (norm, norm_inputs(4, 16, 256), 2),
     "a group has rows of several batches": (norm, norm_inputs(16, 2, 256), 2),
@@ -109,6 +110,24 @@ def test_kernels(name):
     exact = run(lower(graph, "test"), [clone(x) for x in inputs], "float64")
     for a, b, c in zip(got, expected, exact, strict=True):
         compare(a, b, c, strides=steps)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_candidates_of_tuning_keep_whole_rows():
+    inputs = norm_inputs(32, 2048)
+    result = scheduled(norm, inputs)
+    nest = next(s for s in result.program.steps if isinstance(s, Nest) and _has_totals(s))
+    renderer = TritonRenderer()
+    candidates = renderer.candidates(nest, result.program.buffers, SMALL)
+    assert candidates
+    for config in candidates:
+        source = renderer.render([nest], result.program.buffers, SMALL, {nest.name: config})
+        assert "for r" not in source.text
+        assert "[:, None]" not in source.text
+
+
+def _has_totals(nest: Nest) -> bool:
+    return any(store.mode == "total" for store in nest.stores)
 
 
 def test_infinity_and_nan_stay_in_their_columns():

@@ -21,7 +21,7 @@ from math import prod
 from ...devices import Target
 from ...lazy_dataclass import dataclass, replace
 from ...loops.expr import Axis, Expr, bounds, magnitude_bound
-from ...loops.ir import IndexValue, Load, walk
+from ...loops.ir import IndexValue, Load, Pick, Reduction, Scan, walk
 from ...operators.scalar import ORDERS
 from ...schedule.score import extent_of, extent_product
 from ...symbols.size import Dimension, Size, hint_of, may_assume
@@ -98,13 +98,18 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
     if not inner:
         tile = _points(kernel, target, wide, overrides)
     else:
-        tile = _rows(_of_groups(kernel), inner, target, wide, overrides)
+        one_row = replace(overrides, rows=1, step=0) if kernel.summed else overrides
+        tile = _rows(_of_groups(kernel), inner, target, wide, one_row)
     tile = _aligned_tile(kernel, tile)
-    is_pointwise = not any(part.reductions for part in kernel.passes)
-    is_aligned = any(block.row is not None for block in tile.inner.values())
-    is_prefetched = bool(kernel.summed) or is_aligned or (is_pointwise and bool(tile.inner))
-    stages = overrides.stages or (STAGES if is_prefetched else 0)
+    stages = overrides.stages or (STAGES if _is_prefetched(kernel, tile) else 0)
     return replace(tile, warps=overrides.warps or tile.warps, stages=stages)
+
+
+def _is_prefetched(kernel: Structure, tile: Tile) -> bool:
+    """Return whether a program loads the elements of its next steps while it computes."""
+    if kernel.summed or any(block.row is not None for block in tile.inner.values()):
+        return True
+    return bool(tile.inner) and _is_pointwise(kernel)
 
 
 def _aligned_tile(kernel: Structure, tile: Tile) -> Tile:
@@ -135,7 +140,8 @@ def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ..
     warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]
     configs = [TritonConfig(warps=w) for w in warps]
     if tile.inner:
-        return (*configs, *_row_candidates(tile))
+        others = _row_candidates(tile)
+        return (*configs, *([c for c in others if c.stages] if kernel.summed else others))
     if len(tile.spread) > 1:
         return (*configs, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
     block = tile.outer[-1] if tile.outer else None
@@ -154,7 +160,7 @@ def _row_candidates(tile: Tile) -> list[TritonConfig]:
         heights = [h for h in (height // 2, height * 2) if h and h * longest <= 2 * ROW]
         configs += [TritonConfig(rows=h) for h in heights]
     looped = any(not block.single for block in tile.inner.values())
-    if looped:
+    if looped or tile.stages:
         configs += [TritonConfig(stages=n) for n in (2, 3)]
     steps = (1024, 2048, 4096, 8192) if looped or longest > 1024 else ()
     return [*configs, *(TritonConfig(step=s) for s in steps)]
@@ -235,6 +241,10 @@ def with_row_loops(kernel: Structure, target: Target) -> Structure:
     return replace(kernel, outer=tuple(rows), passes=(replace(part, axes=(along,), stores=stores),))
 
 
+def _is_pointwise(kernel: Structure) -> bool:
+    return not any(isinstance(node, (Reduction, Scan, Pick)) for node in kernel.free)
+
+
 def _has_row_values(kernel: Structure) -> bool:
     """Return whether values are loaded that are the same for all points of a row."""
     if len(kernel.outer) < 2:
@@ -308,7 +318,7 @@ def _rows(
     height = min(overrides.rows, _power(rows)) or _height(rows, longest, strided, target)
     if kernel.outer and not (strided or overrides.rows):
         height = max(height, _sector_height(kernel, rows, longest, target))
-    if not any(part.reductions for part in kernel.passes):
+    if _is_pointwise(kernel):
         overrides = replace(overrides, step=overrides.step or BLOCK)
     limit = max((overrides.step or (ROW // 2 if strided else ROW)) // height, 16)
     loads = _tile_loads(kernel) if kernel.outer else []
