@@ -29,7 +29,8 @@ define(
     _function("log10", 1, "default", cost=10),
     _function("log1p", 1, "default", cost=10),
     of_aten("pow", 2, operands="floats", cost=25, ulp=1.5, symbol="**"),
-    _real("logaddexp", 2, "default", cost=25, ulp=INFINITY),  # its two terms may cancel
+    # Its two terms may cancel. Its kernel of ATen checks devices and has no bools.
+    _real("logaddexp", 2, "default", packet=None, cost=25, ulp=INFINITY),
 )
 define(
     _function("sin", 1, "default", cost=14, bounds=_UNIT, domain=_FINITE),
