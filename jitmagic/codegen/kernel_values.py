@@ -14,7 +14,7 @@ from ..symbols.size import Dimension, Size, is_same, upper_bound
 __all__ = [
     "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LanesBelow",
     "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var",
-    "VarIndex",
+    "VarIndex", "next_power",
 ]  # fmt: skip
 
 
@@ -111,10 +111,6 @@ class Divisor(Value):
     value: Value
     dtype: torch.dtype
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.value,)
-
 
 @dataclass(frozen=True, eq=False)
 class LanesBelow(Value):
@@ -143,6 +139,11 @@ class VarIndex(Leaf):
     @property
     def rank(self) -> tuple[int, str, int]:
         return 3, self.var.name, upper_bound(self.extent)
+
+
+def next_power(n: int) -> int:
+    """Return the smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +193,6 @@ class Inside(Value):
     fill: bool | int | float
     dtype: torch.dtype
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.value,)
-
 
 @dataclass(frozen=True, eq=False)
 class Fold(Value):
@@ -206,10 +203,6 @@ class Fold(Value):
     block: TileBlock
     dtype: torch.dtype
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.value,)
-
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Value):
@@ -219,10 +212,6 @@ class Prefix(Value):
     value: Value
     block: TileBlock
     dtype: torch.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.value,)
 
 
 @dataclass(frozen=True, eq=False)

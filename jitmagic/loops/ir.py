@@ -48,6 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -111,6 +112,16 @@ class Buffer:
     dtype: torch.dtype
     device: torch.device
     role: str = "temp"
+
+    @classmethod
+    def over(
+        cls, name: str, axes: Sequence[Axis], dtype: torch.dtype, device: torch.device
+    ) -> Buffer:
+        """Return a row-major temporary with an element for each point of the axes."""
+        shape = tuple(axis.extent for axis in axes)
+        return cls(
+            name, shape, tuple(prod(shape[d + 1 :]) for d in range(len(shape))), dtype, device
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -381,13 +392,12 @@ def _operands(value: Value) -> tuple[Value, ...]:
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
-        case Cast(value=inner) | Reduction(value=inner) | Scan(value=inner):
-            return (inner,)
         case Pick(row=row):
             return (row,)
         case IndexValue(expr=expr):
             return run_time_values(expr)
-    return ()
+    inner = getattr(value, "value", None)  # of a Cast, a reduction, most of kernel_values.py
+    return (inner,) if isinstance(inner, Value) else ()
 
 
 def run_time_operands(index: Iterable[Expr]) -> tuple[Value, ...]:

@@ -15,10 +15,10 @@ import torch
 from ..graph.operators.convolution import is_convolved_by_cudnn
 from .ir import Buffer, BufferRef, Extern
 from .sizes import has_dynamic_sizes
+from .values import HALVES
 
 __all__ = ["adds_bias_separately", "on_tensor_cores"]
 
-_HALVES = (torch.float16, torch.bfloat16)
 _GROUPS = 8  # position of `groups` in aten.convolution
 
 
@@ -47,7 +47,7 @@ def on_tensor_cores(dtype: torch.dtype, what: Literal["products", "convolutions"
     """Return whether cuBLAS or cuDNN computes with this dtype on tensor cores."""
     # fp32_precision follows allow_tf32; reading allow_tf32 itself raises if a program has set both.
     if dtype != torch.float32:
-        return dtype in _HALVES
+        return dtype in HALVES
     backends: Any = torch.backends
     library = backends.cuda.matmul if what == "products" else backends.cudnn.conv
     return bool(library.fp32_precision == "tf32")

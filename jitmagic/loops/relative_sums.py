@@ -16,11 +16,9 @@ import torch
 from ..lazy_dataclass import dataclass
 from .free_axes import value_axes
 from .ir import Axis, Cast, Compute, Reduction, Value, walk
-from .values import compute
+from .values import HALVES, compute
 
 __all__ = ["RelativeSum", "relative_sum"]
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class RelativeSum:
 
 
 def relative_sum(node: Reduction) -> RelativeSum | None:
-    """Return the parts of a relative sum; None if it is none."""
+    """Return the parts of a relative sum; None for other reductions."""
     match node:
         case Reduction("sum", value=Compute("exp", (Compute("sub", (value, base)),))):
             return _beside("exponentials", "max", node, value, base)
@@ -74,6 +72,6 @@ def _is_same(inner: Value, value: Value) -> bool:
     """Return whether the values are equal; 16-bit floats may be reduced before the cast to float32,
     which accumulates them.
     """
-    if value.dtype == torch.float32 and inner.dtype in _HALVES:
+    if value.dtype == torch.float32 and inner.dtype in HALVES:
         return isinstance(value, Cast) and value.value is inner
     return inner is value

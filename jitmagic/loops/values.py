@@ -17,6 +17,7 @@ from .ir import Cast, Compute, Constant, IndexValue, Value
 
 __all__ = [
     "FLOATS",
+    "HALVES",
     "INTEGERS",
     "Number",
     "cast",
@@ -31,13 +32,14 @@ __all__ = [
 
 Number = bool | int | float
 
-FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+HALVES = frozenset({torch.float16, torch.bfloat16})
+FLOATS = frozenset({torch.float64, torch.float32, *HALVES})
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of arithmetic: float32 for the 16-bit floats, else the dtype itself."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def constant(value: Number, dtype: torch.dtype) -> Constant:

@@ -263,10 +263,8 @@ class _Joiner:
 
     def temporary(self, nest: Nest, axes: tuple[Axis, ...], dtype: torch.dtype) -> str:
         name = unused_name(f"{nest.name}_part", self.buffers, "")
-        shape = tuple(axis.extent for axis in axes)
-        stride = tuple(extent_product(axes[d + 1 :]) for d in range(len(axes)))
         device = self.buffers[nest.stores[0].buffer].device
-        self.buffers[name] = Buffer(name, shape, stride, dtype, device)  # type: ignore[arg-type]
+        self.buffers[name] = Buffer.over(name, axes, dtype, device)
         self.owner[name] = name
         return name
 
@@ -294,8 +292,8 @@ def _rows_of(nest: Nest) -> _Rows | None:
 
 
 def _apart(nest: Nest) -> tuple[Nest, Nest] | None:
-    """Return a nest over columns as one over all points and one that reduces the columns; None if
-    it is no such nest.
+    """Return a nest over columns as one over all points and one that reduces the columns; None for
+    other nests.
     """
     points = [store for store in nest.stores if store.inner]
     rest = tuple(store for store in nest.stores if not store.inner)

@@ -44,7 +44,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..loops.values import cast, compute
+from ..loops.values import HALVES, cast, compute
 from ..symbols.size import Size, is_same
 from .result import Decision
 
@@ -76,7 +76,6 @@ TUNABLE = 256 << 20  # up to here tuning measures both
 FEW_ROWS = 16  # one tile of tensor cores
 COLUMNS = 32  # of a tile; fewer tiles than 3 for 2 multiprocessors leave memory idle
 LEAST = 16  # columns and terms of a sum
-HALVES = (torch.float16, torch.bfloat16)
 aten = torch.ops.aten
 
 

@@ -243,9 +243,7 @@ class _Splitter:
     def _temporary(self, nest: Nest, axes: tuple[Axis, ...], value: Value) -> str:
         name = self._name(f"{nest.name}_part")
         device = self.buffers[nest.stores[0].buffer].device
-        shape = tuple(axis.extent for axis in axes)
-        stride = tuple(extent_of(axes[d + 1 :]) for d in range(len(axes)))
-        self.buffers[name] = Buffer(name, shape, stride, value.dtype, device)  # type: ignore[arg-type]
+        self.buffers[name] = Buffer.over(name, axes, value.dtype, device)
         self.owner[name] = name
         return name
 

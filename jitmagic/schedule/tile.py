@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-import torch
-
 from ..loops.expr import (
     Apply,
     Axis,
@@ -42,13 +40,11 @@ from ..loops.ir import (
     store_values,
     walk,
 )
-from ..loops.values import FLOATS, compute, number, where
+from ..loops.values import FLOATS, HALVES, compute, number, where
 from ..symbols.size import Dimension, hint_of, is_same
 from .substitution import Rebuilder, free_axes
 
 __all__ = ["drop_unit_axes", "final_nest", "without_one_hot_sums", "without_roundings"]
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 Extents = tuple[Dimension, ...]
 
@@ -95,7 +91,7 @@ def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:
 
     def unrounded(cast: Cast) -> Value:
         match cast.value:
-            case Cast(value=wide) if cast.value.dtype in _HALVES and wide.dtype == cast.dtype:
+            case Cast(value=wide) if cast.value.dtype in HALVES and wide.dtype == cast.dtype:
                 return wide
         return cast
 

@@ -12,6 +12,7 @@ from ...lazy_dataclass import dataclass
 from ...symbols.size import Dimension, Size, may_assume
 from ..config import AttentionConfig
 from ..kernel import TileBlock
+from ..kernel_values import next_power
 from ..plan import Config
 from ..triton.tile import FAR
 from .kernel import AttentionKernel
@@ -68,7 +69,7 @@ def _shortened(size: int, extent: Dimension) -> int:
 
 def power(size: int) -> int:
     """Return the power of two that is not less, at least the smallest tile."""
-    return max(_LEAST, 1 << (size - 1).bit_length())
+    return max(_LEAST, next_power(size))
 
 
 def is_wide(kernel: AttentionKernel) -> bool:

@@ -27,6 +27,7 @@ from ...loops.expr import (
     mul,
 )
 from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
+from ...loops.values import HALVES
 from ...operators.scalar import SCALARS
 from ...symbols.size import Dimension, expr_of
 from ..kernel import (
@@ -52,7 +53,6 @@ from .text import CTYPES, element, is_reserved, literal, renamed
 
 __all__ = ["CppExpressions"]
 
-_HALVES = (torch.float16, torch.bfloat16)
 _LONG = torch.int64
 _SIZE_CALLS = {"//": "floordiv", "%": "wrapped", "min": "minimum", "max": "maximum"}
 _LANE_CALLS = {"//": "floordiv", "%": "remainder"}
@@ -267,7 +267,7 @@ class CppExpressions(OffsetText):
         return f"jm::store({at}, {text}, n);"
 
     def sum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        if dtype in _HALVES:
+        if dtype in HALVES:
             total = f"jm::convert<float>({a}) + jm::convert<float>({b})"
             return f"jm::convert<{CTYPES[dtype]}>({total})"
         return f"jm::add({a}, {b})"

@@ -13,6 +13,7 @@ from ...schedule.score import extent_of, extent_product
 from ...symbols.size import Size, hint_of
 from ..config import TritonConfig
 from ..kernel import TileBlock
+from ..kernel_values import next_power
 from ..loop_structure import Structure, coefficient
 from ..triton.tile import Tile, has_far_offsets
 
@@ -52,15 +53,14 @@ def _matrices(kernel: Structure) -> list[Load]:
 def vector_tile(kernel: Structure, target: Target, overrides: TritonConfig) -> Tile:
     """Return the tile of one program; non-zero overrides win."""
     axes, rows, matrices = kernel.passes[0].axes, extent_product(kernel.outer), _matrices(kernel)
-    whole = max(_power(hint_of(extent_of(axes))), 16)
+    whole = max(next_power(hint_of(extent_of(axes))), 16)
     step = min(overrides.step or (whole if whole <= ELEMENTS else STEP), whole)
     height = overrides.rows or max(ELEMENTS // step, 1)
-    if not overrides.rows:
-        few = rows < 2 * height * target.multiprocessors
-        while height > 1 and (few or height * step * len(matrices) > ELEMENTS):
-            height //= 2
-            few = rows < 2 * height * target.multiprocessors
-    height = min(height, _power(rows))
+    while height > 1 and not overrides.rows and (
+        rows < 2 * height * target.multiprocessors or height * step * len(matrices) > ELEMENTS
+    ):  # fmt: skip
+        height //= 2
+    height = min(height, next_power(rows))
     # 4096 x 1024 3.0 us, with four warps 3.1; int8 11008 x 4096 14.8 us with four, 16 with eight.
     is_narrow = min(load.dtype.itemsize for load in matrices) == 1
     warps = 8 if step == ELEMENTS and not is_narrow else max(1, min(4, height * step // 512))
@@ -77,7 +77,3 @@ def vector_candidates(tile: Tile) -> tuple[TritonConfig, ...]:
     sizes = [(rows, step) for rows, step in sizes if step <= 2 * block.extent]
     warps = [TritonConfig(warps=n) for n in (2, 4, 8)]
     return (*warps, *(TritonConfig(rows=rows, step=step) for rows, step in sizes))
-
-
-def _power(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()

@@ -19,6 +19,7 @@ from ...schedule.products import Product, is_narrow, products_of
 from ...symbols.size import hint_of
 from ..config import TritonConfig
 from ..kernel import TileBlock
+from ..kernel_values import next_power
 from ..loop_structure import Structure
 from ..triton.tile import Tile, has_far_offsets
 
@@ -62,7 +63,7 @@ def dot_operands(product: Product) -> tuple[Value, Value]:
 def dot_tile(kernel: Structure, product: Product, target: Target, overrides: TritonConfig) -> Tile:
     """Return the tile of one program; non-zero overrides win."""
     most = max(TILES)
-    rows = max(min(_power(hint_of(product.m.extent)), overrides.rows or most), LEAST)
+    rows = max(min(next_power(hint_of(product.m.extent)), overrides.rows or most), LEAST)
     columns, stages = TILES[min(rows, most)]
     columns = overrides.side or columns
     programs = -(-hint_of(product.m.extent) // rows)
@@ -72,7 +73,7 @@ def dot_tile(kernel: Structure, product: Product, target: Target, overrides: Tri
         columns //= 2
     axes = kernel.passes[0].axes
     terms = prod(axis.extent for axis in axes)
-    step = min(max(_power(terms), LEAST), overrides.step or STEP)
+    step = min(max(next_power(terms), LEAST), overrides.step or STEP)
     outer = (
         TileBlock("y", (product.m,), product.m.extent, rows),
         TileBlock("x", (product.n,), product.n.extent, columns),
@@ -94,7 +95,3 @@ def dot_candidates(tile: Tile) -> tuple[TritonConfig, ...]:
     steps = [TritonConfig(step=n) for n in (64, 256)]
     return (*(TritonConfig(side=n) for n in sides), *steps, TritonConfig(warps=2),
             TritonConfig(side=64, warps=8), TritonConfig(stages=4))  # fmt: skip
-
-
-def _power(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()

@@ -61,16 +61,12 @@ _SIZE_OPS = {"min": "tl.minimum", "max": "tl.maximum"}
 
 
 class Scope:
-    """Holds the names of masks, positions and first positions of the blocks that are open; of those
-    that begin at an aligned place in memory, the positions there and the first point.
-    """
+    """Holds the names of masks, positions and first positions of the blocks that are open."""
 
     def __init__(self, outside: Scope | None = None) -> None:
         self.masks: dict[TileBlock, str] = {} if outside is None else dict(outside.masks)
         self.flat: dict[TileBlock, str] = {} if outside is None else dict(outside.flat)
         self.starts: dict[TileBlock, str] = {} if outside is None else dict(outside.starts)
-        self.aligned: dict[TileBlock, str] = {} if outside is None else dict(outside.aligned)
-        self.firsts: dict[TileBlock, str] = {} if outside is None else dict(outside.firsts)
 
     def inside(self) -> Scope:
         return Scope(self)
@@ -275,10 +271,10 @@ class TritonExpressions(OffsetText):
                 flat = self.scope.flat[block]
                 parts.append(flat if factor == 1 else f"{flat} * {factor}")
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
-        for block, name in self.scope.aligned.items():
+        for block, flat in self.scope.flat.items():
             # Triton sees that this sum is aligned, and not that its two parts together are.
             if (rest := _beyond(block, constant, terms)) is not None:
-                return terms_text([name], {}, rest, self.atom)
+                return terms_text([f"{flat}_at"], {}, rest, self.atom)
         return terms_text(parts, terms, constant, self.atom)
 
     def divided(self, sign: str, a: Expr, b: int) -> str:
@@ -302,10 +298,11 @@ class TritonExpressions(OffsetText):
 
 
 def _beyond(block: TileBlock, constant: int, terms: Mapping[Any, int]) -> int | None:
-    """Return the elements between the points of a block and the accessed ones, if it is the same
-    aligned number for all points.
+    """Return the elements between the points of an aligned block and the accessed ones, if it is
+    the same aligned number for all points.
     """
-    assert block.row is not None
+    if block.row is None:
+        return None
     first, row = linear(block.row)
     (axis,) = block.axes
     is_along = terms == {**row, AxisVar(axis): 1}

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import torch
 
+from ...loops.values import HALVES
 from ...operators.scalar import SCALARS, line_of
 
 __all__ = [
@@ -49,7 +50,6 @@ TL_DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "tl.int1",
     torch.float8_e4m3fn: "tl.float8e4nv",
 }
-HALVES = frozenset({torch.float16, torch.bfloat16})
 _INTEGERS = {16: torch.int16, 32: torch.int32, 64: torch.int64}
 _SMALL = frozenset({torch.int8, torch.int16, torch.uint8})
 WIDE: Mapping[torch.dtype, torch.dtype] = {

@@ -198,10 +198,9 @@ class TritonText(TritonExpressions):
         assert block.row is not None
         row, unit, extent = f"{flat}_row", block.unit, self.size_text(block.extent)
         self.line(f"{row} = {self.index(block.row)}")
-        self.scope.firsts[block] = f"{start} - {row} % {unit}"
         self.line(f"{flat}_at = {row} // {unit} * {unit} + {start} + {points}")
         self.line(f"{flat} = {flat}_at - {row}")
-        self.scope.flat[block], self.scope.aligned[block] = flat, f"{flat}_at"
+        self.scope.flat[block] = flat
         if is_whole:
             return
         self.line(f"{flat}_in = ({flat} >= 0) & ({flat} < {extent})")
@@ -209,8 +208,9 @@ class TritonText(TritonExpressions):
 
     def whole_block(self, block: TileBlock, body: Sequence[Statement]) -> None:
         """Write the body without masks and with them."""
-        first = f"{self.scope.flat[block]}_first"
-        self.line(f"{first} = {self.scope.firsts[block]}")
+        flat = self.scope.flat[block]
+        first = f"{flat}_first"
+        self.line(f"{first} = {self.scope.starts[block]} - {flat}_row % {block.unit}")
         end = f"{first} + {block.size} <= {self.size_text(block.extent)}"
         mask = self.scope.masks.pop(block)
         self.inside(f"if ({first} >= 0) & ({end}):", body)

@@ -17,7 +17,7 @@ from ...budget import check
 from ...devices import Target
 from ...errors import ToolchainError
 from ...loops.expr import linear
-from ...loops.ir import Buffer, Expr
+from ...loops.ir import Buffer, Expr, Nest
 from ...schedule.products import Product
 from ...schedule.score import extent_of
 from ...symbols.size import Size, expr_of, hint_of, may_assume
@@ -65,7 +65,7 @@ class TritonRenderer:
         """Return neighbours of the tile that the heuristics choose."""
         if isinstance(nest, AttentionKernel):
             return attention_candidates(nest)
-        kernel = with_row_loops(structure(nest, buffers), target)
+        kernel = _structure(nest, buffers, target)
         if (product := dot_product_in(kernel)) is not None:
             return dot_candidates(dot_tile(kernel, product, target, TritonConfig()))
         if is_matrix_vector(kernel):
@@ -78,7 +78,7 @@ class TritonRenderer:
         """Return the kernel of a nest over tiles; None for one of flex_attention."""
         if isinstance(nest, AttentionKernel):
             return None
-        one = with_row_loops(structure(nest, buffers), target)
+        one = _structure(nest, buffers, target)
         return _kernel(one, *_tile(one, target, config), buffers)
 
     def render(
@@ -100,7 +100,7 @@ class TritonRenderer:
                 if nest.by_value:
                     numbers[nest.name] = nest.by_value
                 continue
-            kernel = with_row_loops(structure(nest, buffers), target)
+            kernel = _structure(nest, buffers, target)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides, helpers)
             functions.append(text)
@@ -116,6 +116,10 @@ class TritonRenderer:
         parts = [_HEAD, *called, body]
         text = "\n\n".join(parts) + "\n"
         return KernelSource(self.language, text, symbols, grids, numbers, multiples)
+
+
+def _structure(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> Structure:
+    return with_row_loops(structure(nest, buffers), target)
 
 
 def _tile(kernel: Structure, target: Target, config: Config | None) -> tuple[Tile, Product | None]:

@@ -27,6 +27,7 @@ from ...schedule.score import extent_of, extent_product
 from ...symbols.size import Dimension, Size, hint_of, may_assume
 from ..config import TritonConfig
 from ..kernel import TileBlock
+from ..kernel_values import next_power
 from ..loop_structure import Structure, coefficient, offsets_in, picks_of, scans_of
 from .aligned_rows import BLOCK, aligned_block
 
@@ -190,19 +191,16 @@ def _sizes_reach_far(kernel: Structure) -> bool:
     return any(span is None or not may_assume("<", span, FAR) for span in spans)
 
 
-def _power(n: int) -> int:
-    """Return the smallest power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def _most(extent: Dimension) -> int:
     """Return the largest useful block size."""
-    return ROW if isinstance(extent, Size) else _power(extent)
+    return ROW if isinstance(extent, Size) else next_power(extent)
 
 
 def _around(extent: Dimension) -> int:
     """Return the size of a block that holds the extent of this call."""
-    return max(_power(hint_of(extent)), LEAST) if isinstance(extent, Size) else _power(extent)
+    return (
+        max(next_power(hint_of(extent)), LEAST) if isinstance(extent, Size) else next_power(extent)
+    )
 
 
 def _multiprocessors(target: Target) -> int:
@@ -218,7 +216,7 @@ def _points(kernel: Structure, target: Target, wide: bool, overrides: TritonConf
         return _square(kernel, *pair, wide, overrides.side or SQUARE)
     if _has_row_values(kernel) and (side := _row_block(kernel.outer[-1].extent)):
         return _blocks_of_rows(kernel, wide, overrides.points or side)
-    fair = _power(-(-count // (4 * _multiprocessors(target))))
+    fair = next_power(-(-count // (4 * _multiprocessors(target))))
     extent = extent_of(kernel.outer)
     size = min(overrides.points or min(max(fair, LEAST), POINTS), _most(extent))
     return Tile((TileBlock("x", kernel.outer, extent, size),), {}, _warps(size, 256), wide)
@@ -315,7 +313,7 @@ def _rows(
     rows, extents = extent_product(kernel.outer), {axes: extent_of(axes) for axes in inner}
     longest = max(map(_around, extents.values()))
     strided = bool(kernel.outer) and _is_strided(kernel)
-    height = min(overrides.rows, _power(rows)) or _height(rows, longest, strided, target)
+    height = min(overrides.rows, next_power(rows)) or _height(rows, longest, strided, target)
     if kernel.outer and not (strided or overrides.rows):
         height = max(height, _sector_height(kernel, rows, longest, target))
     if _is_pointwise(kernel):
@@ -368,7 +366,7 @@ def _sector_height(kernel: Structure, rows: int, longest: int, target: Target) -
     best = min(SECTOR // min(narrow), ROW // longest)
     while best > 1 and -(-rows // best) < _multiprocessors(target):
         best //= 2
-    return min(best, _power(rows))
+    return min(best, next_power(rows))
 
 
 def _height(rows: int, longest: int, strided: bool, target: Target) -> int:
@@ -380,7 +378,7 @@ def _height(rows: int, longest: int, strided: bool, target: Target) -> int:
     best = STRIDED_COLUMNS if strided else max(2048 // longest, 1)
     while best > (8 if strided else 1) and -(-rows // best) < 2 * _multiprocessors(target):
         best //= 2
-    return min(best, _power(rows))
+    return min(best, next_power(rows))
 
 
 def _is_strided(kernel: Structure) -> bool:
@@ -413,4 +411,4 @@ def _steps_by_one(load: Load, axis: Axis) -> bool:
 
 def _warps(elements: int, each: int) -> int:
     """Return the warps for a tile when one warp takes `each` elements."""
-    return max(1, min(_power(elements // each) if elements >= each else 1, MOST_WARPS))
+    return max(1, min(next_power(elements // each) if elements >= each else 1, MOST_WARPS))
