@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include <c10/core/GradMode.h>
 #include <torch/version.h>
 
 #include "entry.h"
@@ -106,6 +107,8 @@ Artifact::Artifact(Artifact&&) noexcept = default;
 Artifact& Artifact::operator=(Artifact&&) noexcept = default;
 
 std::vector<at::Tensor> Artifact::run(const std::vector<at::Tensor>& inputs) const {
+  // The call that was saved ran without gradients, for which oneDNN's LSTM computes other bits.
+  const c10::NoGradGuard no_grad;
   try {
     for (const auto& entry : contents_->entries) {
       if (const auto instance = entry->instance_for(inputs)) return entry->run(*instance, inputs);
