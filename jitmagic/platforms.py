@@ -28,7 +28,7 @@ __all__ = [
     "library_flags",
     "loads_elf",
     "machine",
-    "native_flag",
+    "native_flags",
     "processor_features",
     "usable_processors",
 ]
@@ -91,9 +91,14 @@ def is_clang(cxx: str) -> bool:
     return _is_mac() or "clang" in os.path.basename(os.path.realpath(shutil.which(cxx) or cxx))
 
 
-def native_flag() -> str:
-    """Return the flag for this machine's instructions: -march has another meaning on ARM."""
-    return "-mcpu=native" if is_arm() else "-march=native"
+def native_flags(isa: str = "") -> tuple[str, ...]:
+    """Return the flags for this machine's instructions: -march has another meaning on ARM.
+
+    Registers are no wider than those of `isa`: ATen uses AVX2 on machines that have AVX-512 where
+    ATEN_CPU_CAPABILITY says so, and the objects of the installation fit one width.
+    """
+    narrow = ("-mno-avx512f",) if isa == "avx2" else ()
+    return ("-mcpu=native" if is_arm() else "-march=native", *narrow)
 
 
 def library_flags() -> tuple[str, ...]:

@@ -92,13 +92,14 @@ def build_command(
     machine.
     """
     kind = platforms.library_flags() if output is None else output
-    chosen = (platforms.native_flag(),) if machine is None else machine
+    chosen = platforms.native_flags() if machine is None else machine
     return [cxx, *flags(text), *kind, *chosen, f"-I{headers}", *sources, "-o", out]
 
 
 def _machine_flags(target: Target) -> tuple[str, ...]:
     """Return the flags for the target's instructions."""
-    return PROCESSORS[target.processor].flags if target.processor else (platforms.native_flag(),)
+    chosen = PROCESSORS.get(target.processor)
+    return platforms.native_flags(target.isa) if chosen is None else chosen.flags
 
 
 _FIRST_HEADER = "#include <jitmagic/loop.h>\n"
@@ -191,7 +192,8 @@ def _compiler_key(cxx: str) -> str:
 
 def _machine_key(target: Target) -> str:
     """Return what the instructions depend on: with -march=native, the features of this machine."""
-    return " ".join(_machine_flags(target)) if target.processor else _native_key()
+    machine = () if target.processor else (_native_key(),)
+    return " ".join((*_machine_flags(target), *machine))
 
 
 @lru_cache(maxsize=1)

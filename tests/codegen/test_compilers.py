@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitmagic.platforms import native_flag
+from jitmagic.platforms import native_flags
 from jitmagic.runtime import toolchain
 from tests.kernel.building import FLAGS
 from tests.schedule.programs import PROGRAMS, made_inputs
@@ -27,7 +27,7 @@ SOME = ["softmax_op", "layer_norm_backward", "mlp", "chain_turned", "transposed_
 @pytest.mark.parametrize("cxx", COMPILERS)
 def test_headers_compile_without_a_warning(cxx: str) -> None:
     headers = f"-I{toolchain.header_folder()}"
-    for machine in (native_flag(), "-DONLY_WHAT_EVERY_MACHINE_HAS"):
+    for machine in (*native_flags(), "-DONLY_WHAT_EVERY_MACHINE_HAS"):
         command = [cxx, *FLAGS, machine, headers, "-fsyntax-only", *map(str, DRIVERS)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from jitmagic.platforms import LINUX_PROCESSOR, is_arm, native_flag
+from jitmagic.platforms import LINUX_PROCESSOR, is_arm, native_flags
 from jitmagic.runtime import toolchain
 from jitmagic.runtime.store import content_key, open_store
 
@@ -76,7 +76,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def _object(source: Path, isa: str) -> Path:
     # Built as kernels are for this machine, quickly for the other instruction sets.
     cxx = ARM_CXX if isa == ARM else [str(CXX)]
-    machine = {ARM: ["-O1"], "native": [native_flag()]}.get(isa, [f"-march={isa}", "-O1"])
+    machine = {ARM: ["-O1"], "native": [*native_flags()]}.get(isa, [f"-march={isa}", "-O1"])
     if source.parent not in (HERE, toolchain.header_folder() / "jitmagic"):
         machine = ["-w"]  # a generated text for ARM, which does not use all that it names
     command = [*cxx, *FLAGS, *machine, f"-I{toolchain.header_folder()}", "-c", str(source)]

@@ -13,6 +13,7 @@ from jitmagic.runtime import toolchain
 from jitmagic.runtime.linking import link_commands
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library
+from tests.processes import run_python
 
 CALLS_NOTHING = "return n + 1;"
 TEXTS = {
@@ -79,7 +80,25 @@ def test_products_are_linked_at_the_first_try(target, tmp_path, links):
     build_library(text, target, Store(tmp_path), ("kernel",))
     assert len(links) == 1
     libraries = [part for part in links[0] if part.startswith("-l")]
-    assert libraries == ["-lgomp"]
+    assert libraries in (["-lgomp"], ["-lgomp", "-lm", "-lc", "-lgcc"])  # AVX2's call memcpy
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_kernels_are_as_wide_as_the_products_that_they_are_linked_with(isa):
+    """ATen's registers can be narrower than the machine's."""
+    done = run_python(
+        """
+        import torch, jitmagic
+        from torch.nn import Linear, ReLU, Sequential
+        model, x = Sequential(Linear(8, 8), ReLU(), Linear(8, 8)), torch.randn(40, 8)
+        with torch.no_grad():
+            made = jitmagic.jit(model, fullgraph=True, options={"cpu_tier": "cpp"})
+            for rows in (40, 3, 17):
+                torch.testing.assert_close(made(x[:rows]), model(x[:rows]))
+        """,
+        ATEN_CPU_CAPABILITY=isa,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("what", TEXTS)

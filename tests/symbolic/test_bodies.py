@@ -57,7 +57,9 @@ def test_each_pass_is_written_once_however_many_blocks_a_sum_takes():
 def test_short_rows_are_one_block():
     text = _text(lambda x: x.softmax(1), (6, 64))
     assert text.count("jm::exp") == 1 and "jm::in_parts" not in text
-    template = compiled(lambda x: x.softmax(1), lambda m, n: (torch.randn(m, n),), (6, 64))
+    template = compiled(
+        lambda x: x.softmax(1), lambda m, n: (torch.randn(m, n),), (6, 64), TARGET.lanes
+    )
     assert template.holds((6, 512)) and template.holds((5000, 3)) and not template.holds((6, 513))
 
 
@@ -66,7 +68,7 @@ def test_rows_of_one_step_ask_for_their_length_once(name):
     fn = {**ROWS, **NORMS}[name]
     text = _text(fn, (6, 12))
     assert text.count("jm::one_step<16>(s1, ") == 1 and "jm::blocks<16>(s1" not in text
-    template = compiled(fn, lambda m, n: (torch.randn(m, n),), (6, 12))
+    template = compiled(fn, lambda m, n: (torch.randn(m, n),), (6, 12), TARGET.lanes)
     assert template.holds((6, 16)) and template.holds((900, 2)) and not template.holds((6, 17))
     for shape in [(6, 12), (6, 16), (5, 15), (40, 2), (3, 1 + 6)]:
         x = torch.randn(shape)
@@ -91,7 +93,7 @@ def test_few_columns_are_one_step_that_is_written_once(name):
         text = _text(COLUMNS[name], (6, columns), make)
         assert "jm::told_steps<16>" in text and "jm::blocks<" not in text
         assert text.count("jm::one_step<16>") == full
-    template = compiled(COLUMNS[name], make, (6, 8))
+    template = compiled(COLUMNS[name], make, (6, 8), TARGET.lanes)
     assert template.holds((900, 16)) and not template.holds((6, 17))
     for sizes in [(6, 8), (70, 16), (3, 2)]:
         (x,) = make(*sizes)

@@ -25,6 +25,7 @@ from jitmagic.errors import CompileFailed, JitmagicWarning
 from jitmagic.extension import runtime_module
 from jitmagic.records import LazyPayload
 from jitmagic.runtime import load
+from jitmagic.runtime.cuda_graphs.replayer import Replayer
 from jitmagic.runtime.native import SIZES_KEPT
 
 Program = Callable[..., Any]
@@ -400,14 +401,15 @@ def test_each_size_tuple_has_its_own_recordings(
     """Simulate CUDA graphs: kernels serve all sizes, recordings one."""
     made_for: list[Any] = []
 
-    def with_cuda_graphs(run: Any, plan: Any, pool: Any = None) -> Any:
-        if pool is None:
-            return run
-        made_for.append(plan)
-        return lambda *inputs: run(*inputs)
+    class Recorded(Replayer):
+        def __init__(self, run: Any, plan: Any, pool: Any = None) -> None:
+            super().__init__(run, plan, pool)
+            if pool is not None:
+                made_for.append(plan)
 
     monkeypatch.setattr(load, "can_replay", lambda plan: bool(plan.steps))
-    monkeypatch.setattr(load, "with_cuda_graphs", with_cuda_graphs)
+    monkeypatch.setattr(load, "Replayer", Recorded)
+    monkeypatch.setattr(load, "replaying", lambda replayer: replayer.run)
     options = {"keep": "compiled", "cuda_graphs": True}
 
     def program(x: torch.Tensor) -> torch.Tensor:

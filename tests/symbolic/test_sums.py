@@ -46,13 +46,15 @@ def _checked(fn, template, x):
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_is_exact_whatever_its_length(name, hints):
     torch.manual_seed(0)
-    templates = [compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), hints)]
+
+    def template(shape):
+        return compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), shape, lanes=16)
+
+    templates = [template(hints)]
     for length in LENGTHS:
         shape = (length, 6) if name == "columns" else (6, length)
-        if not templates[-1].holds(
-            shape
-        ):  # of a loop, of one step, of one block: supposed to stay so
-            templates.append(compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), shape))
+        if not templates[-1].holds(shape):  # of a loop, one step, or one block: supposed to stay so
+            templates.append(template(shape))
         _checked(SUMS[name], templates[-1], torch.rand(shape) + 10)
     kinds = 2 + (hints[1] <= 16) + (hints[1] < 8)
     assert len(templates) <= (1 if name == "columns" else kinds)
@@ -74,7 +76,7 @@ def test_columns_that_are_not_few_are_written_as_many():
 
     def text(hints, threads):
         gm, found = symbolic_graph(SUMS["columns"], lambda m, n: (torch.randn(m, n),), hints)
-        target = replace(find_target(torch.device("cpu"), Options()), threads=threads)
+        target = replace(find_target(torch.device("cpu"), Options()), threads=threads, lanes=16)
         fused = schedule(lower(gm, "program"), target, Options())
         text = render_template(fused, target, found.symbols)[1].text
         return text.partition("\n    };\n")[0]  # below it, which sizes have a copy of their own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,10 +26,13 @@ from .test_data_sizes import COLUMNS, OF_NUMBERS, ROWS
 from .test_lower import PROGRAMS, VALUES
 
 
-def compiled(fn, make, hints):
+def compiled(fn, make, hints, lanes=0):
+    """`lanes`: of a float32 vector, by default as many as this machine has."""
     gm, found = symbolic_graph(fn, make, hints)
     options = Options()
     target = find_target(torch.device("cpu"), options)
+    if lanes:
+        target = replace(target, lanes=lanes)
     templates = Templates(gm, "program", found, target, options)
     return templates.template(hints, Recording("program", Journal()))
 
