@@ -32,6 +32,7 @@ from ..frame.handle import Handle
 from ..frame.ledger import Variant
 from ..frame.native import Entry
 from ..frame.pickling.carried import take
+from ..late import collector_paused
 from ..late import load as load_late
 from ..options import Options
 from ..records import FOUND, Recording
@@ -103,7 +104,9 @@ def _write(handle: Handle, snapshot: FrameSnapshot, entry: Entry) -> str:
     header = {"name": handle.label, "at": time.time(), "seconds": notes.seconds,
               "torch": torch.__version__}  # fmt: skip
     try:
-        data, growing = entry_bytes(handle, entry, snapshot, header)
+        # A backward's first use writes its entry again, outside of the forward's compile.
+        with collector_paused():
+            data, growing = entry_bytes(handle, entry, snapshot, header)
     except CannotKeep as error:
         return str(error)
     except Exception as error:  # a part that no writer knows: the entry stays in this process
