@@ -72,7 +72,8 @@ UNITS = {
 # generated kernels, whose values they have to give. Each set has a namespace `jm` of its own: the
 # linker would otherwise keep one copy of an inline function for all sets.
 OPERATIONS = (
-    *("casts", "memory", "pairs", "pointwise_floats", "pointwise_numbers", "reductions", "table"),
+    *("casts", "memory", "pairs", "pointwise_floats", "pointwise_numbers", "products"),
+    *("reductions", "table"),
 )
 OPERATION_FLAGS = ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 

@@ -2,7 +2,7 @@
 //
 // An operation works on blocks of n elements, whose addresses it gets, or on scalars. A row is found by its
 // name and the type of its operands: "exp", f32. program.h runs programs of these operations. pointwise_*.cpp, casts.cpp,
-// memory.cpp and reductions.cpp define them by instantiating jitmagic/include, so that values have the bits of generated
+// memory.cpp, products.cpp and reductions.cpp define them by instantiating jitmagic/include, so that values have the bits of generated
 // C++ kernels. Invariant: nothing outside of the n elements is read or written.
 #pragma once
 
@@ -69,6 +69,14 @@ using Indexes = void (*)(int64_t* out, int64_t base, int64_t step, int64_t divis
 // (which may be null) is false there.
 using Checked = void (*)(int64_t* out, const int64_t* index, int64_t extent, const void* mask, int* bad, int64_t n);
 
+// c = a b, of m x n sums of k terms. Steps are in elements; the rows of c are contiguous, and so is a along m or k.
+// `by_tiles`: few rows too are not added as dot products, whose terms have another order.
+struct ProductShape {
+  int64_t m, n, k, a_m, a_k, b_k, b_n, c_m;
+  bool by_tiles;
+};
+using Product = void (*)(const ProductShape& shape, const float* a, const float* b, float* c);
+
 template <class Row>
 struct Rows {
   const Row* rows;
@@ -82,6 +90,7 @@ struct Operations {
   Rows<Reduction> reductions;
   Indexes iota, quotients, remainders;
   Checked checked;
+  Product product;
 };
 
 // The operations for an instruction set ("avx2", "avx512", "neon") of this processor; null if it has none or is not known.

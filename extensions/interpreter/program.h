@@ -20,7 +20,7 @@ namespace jitmagic::blocks {
 
 enum class Kind : uint8_t {
   Constant, Size, Sum, Point, Fill, View, Load, LoadIf, Gather, GatherIf, Store, Scatter, Add, AddAt,
-  Iota, Quotients, Remainders, Check, Reduce, Join, Loop,
+  Iota, Quotients, Remainders, Check, Reduce, Join, Loop, Scratch, Product,
 };
 
 // operands[] of each Kind, registers unless said otherwise:
@@ -30,6 +30,8 @@ enum class Kind : uint8_t {
 //   Scatter argument, offset, index, value · Add, AddAt as these two · Iota out, base, step
 //   Quotients, Remainders out, base, step, divisor · Check out, index, extent, mask
 //   Reduce total, extra, value, position, step · Join total, extra, value, position · Loop (its `terms`: axis, extent)
+//   Scratch argument, elements · Product (its `terms`: m, n, k, then argument, offset and two steps of each factor, then
+//   argument, offset and step of the result)
 struct Instruction {
   Kind kind;
   bool is_block = false;  // works on n elements, not on one
@@ -39,13 +41,14 @@ struct Instruction {
   int operands[6] = {-1, -1, -1, -1, -1, -1};
   int end = 0;            // Loop: the instruction after its body
   int bytes = 0;          // View: of an element
-  uint64_t number = 0;    // Constant: the bits; Sum: the constant; Loop: the cost of one element of a round
+  uint64_t number = 0;    // Constant: the bits; Sum: the constant; Loop: the cost of one element of a
+                          // round; Product: whether it is by tiles
   union {
     const Pointwise* point;
     const Access* access;
     const Reduction* reduction;
   };
-  std::vector<int> terms;  // Sum: factors, in pairs; Loop: axes and extents
+  std::vector<int> terms;  // Sum: factors, in pairs; Loop: axes and extents; Product: see above
   std::vector<int> totals;  // Loop: the instructions inside that accumulate into registers from outside
 
   Instruction() : kind(Kind::Constant), point(nullptr) {}
@@ -56,7 +59,8 @@ using Function = int (*)(void* const*);
 struct Program {
   const Operations* operations = nullptr;
   int lanes = 0;
-  int arguments = 0;  // without the array of sizes
+  int arguments = 0;  // without the array of sizes, which is the next one
+  int scratch = 0;    // further arguments: memory that a call allocates
   int sizes = 0;
   std::vector<uint32_t> places;  // of each register in a State's memory
   size_t bytes = 0;              // of that memory

@@ -106,6 +106,7 @@ const Index& index_of(const Operations& operations) {
 
 constexpr int kScalar = 0, kView = -1;  // classes of registers; others: bytes of an element
 constexpr int8_t kUndefined = -1;
+constexpr Type kNoType = Type(kTypes);
 
 // Reads one kernel: its lines after the first.
 class Reader {
@@ -269,6 +270,8 @@ class Reader {
   void typed(std::string_view name, std::string_view suffix, std::string_view whole_name, Line& line, Instruction& made) {
     if (name == "reduce" || name == "join") return accumulate(name == "reduce", suffix, line, made);
     if (name == "place") return place(type_named(suffix), line, made);
+    if (name == "scratch") return scratch(type_named(suffix), line, made);
+    if (whole_name == "product.f32") return product(line, made);
     if (name == "const") {
       made.operands[0] = register_in(line);
       made.number = line.bits();
@@ -279,6 +282,32 @@ class Reader {
       return point(*found->second, line, made);
     }
     access(name, type_named(suffix), line, made);
+  }
+
+  // One more argument, whose memory the call allocates.
+  void scratch(Type type, Line& line, Instruction& made) {
+    if (!program_.scratch) arguments_.push_back({kNoType, false});  // the array of sizes
+    made.kind = Kind::Scratch;
+    made.access = index_.accesses[int(type)];
+    made.operands[0] = line.small(int64_t(arguments_.size()) + 1, "no such argument");
+    require(open_.empty() && made.operands[0] == int(arguments_.size()), "scratch memory is allocated once, in order");
+    made.operands[1] = whole(line);
+    arguments_.push_back({type, true});
+    ++program_.scratch;
+  }
+
+  void product(Line& line, Instruction& made) {
+    require(open_.empty(), "a product inside of a loop");
+    made.kind = Kind::Product;
+    const auto wholes = [&](int count) {
+      for (int i = 0; i < count; ++i) made.terms.push_back(whole(line));
+    };
+    wholes(3);
+    for (const bool written : {false, false, true}) {
+      made.terms.push_back(argument(line, Type::f32, written));
+      wholes(written ? 2 : 3);
+    }
+    made.number = uint64_t(line.small(2, "not a flag"));
   }
 
   void point(const Pointwise& row, Line& line, Instruction& made) {

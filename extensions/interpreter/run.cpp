@@ -40,10 +40,37 @@ class Ahead {
   unsigned count_ = 0;
 };
 
+// The arguments of one call, with the scratch memory that it allocates.
+class Arguments {
+ public:
+  Arguments(const Program& program, void* const* args) : args_(args), first_(size_t(program.arguments) + 1) {
+    if (!program.scratch) return;
+    all_.assign(args, args + program.arguments);
+    all_.push_back(program.sizes ? args[program.arguments] : nullptr);
+    all_.resize(first_ + size_t(program.scratch));
+  }
+  Arguments(const Arguments&) = delete;
+  ~Arguments() {
+    for (size_t i = first_; i < all_.size(); ++i) std::free(all_[i]);
+  }
+  void allocate(int number, int64_t bytes) {
+    void*& memory = all_[size_t(number)];
+    std::free(memory);
+    memory = std::aligned_alloc(64, size_t(std::max<int64_t>(bytes, 1) + 63) / 64 * 64);
+    if (!memory) throw std::bad_alloc();
+  }
+  void* operator[](int number) const { return all_.empty() ? args_[number] : all_[size_t(number)]; }
+
+ private:
+  void* const* args_;
+  std::vector<void*> all_;  // empty without scratch memory
+  size_t first_;
+};
+
 // The registers of one thread.
 class State {
  public:
-  State(const Program& program, void* const* args, int* bad)
+  State(const Program& program, Arguments& args, int* bad)
       : program(program), args(args), bad(bad), n(program.lanes), registers_(program.places.size()) {
     const size_t bytes = std::max<size_t>(program.bytes, 64);
     memory_ = static_cast<char*>(std::aligned_alloc(64, bytes));
@@ -68,7 +95,7 @@ class State {
   void* argument(int number) const { return args[number]; }
 
   const Program& program;
-  void* const* args;
+  Arguments& args;
   int* bad;
   int64_t n;              // elements of the current block
   Ahead ahead;
@@ -242,6 +269,15 @@ void run_view(State& state, const Instruction& made) {
   if (made.first) state.ahead.add(begin, state.n * made.bytes);
 }
 
+void run_product(State& state, const Instruction& made) {
+  const int* t = made.terms.data();
+  const auto whole = [&](int at) { return state.whole(t[at]); };
+  const auto start = [&](int at) { return static_cast<float*>(state.argument(t[at])) + whole(at + 1); };
+  const ProductShape shape{whole(0), whole(1), whole(2),  whole(5), whole(6),
+                           whole(9), whole(10), whole(13), made.number != 0};
+  state.program.operations->product(shape, start(3), start(7), start(11));
+}
+
 int64_t sum_of(State& state, const Instruction& made) {
   uint64_t sum = made.number;  // unsigned: malformed programs may overflow
   for (size_t i = 0; i < made.terms.size(); i += 2) {
@@ -282,6 +318,12 @@ void run(State& state, int begin, int end) {
       case Kind::Constant:
         state.whole(o[0]) = int64_t(made.number);
         break;
+      case Kind::Scratch:
+        state.args.allocate(o[0], state.whole(o[1]) * bytes_of(made.access->type));
+        break;
+      case Kind::Product:
+        run_product(state, made);
+        break;
       case Kind::Size:
         state.whole(o[0]) = static_cast<const int64_t*>(state.argument(state.program.arguments))[o[1]];
         break;
@@ -309,7 +351,8 @@ void run(State& state, int begin, int end) {
 
 int Program::run(void* const* args) const {
   int bad = 0;
-  State state(*this, args, &bad);
+  Arguments all(*this, args);
+  State state(*this, all, &bad);
   blocks::run(state, 0, int(code.size()));
   return bad;
 }

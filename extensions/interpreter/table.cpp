@@ -10,13 +10,14 @@ void iota(int64_t* out, int64_t base, int64_t step, int64_t divisor, int64_t n);
 void quotients(int64_t* out, int64_t base, int64_t step, int64_t divisor, int64_t n);
 void remainders(int64_t* out, int64_t base, int64_t step, int64_t divisor, int64_t n);
 void checked(int64_t* out, const int64_t* index, int64_t extent, const void* mask, int* bad, int64_t n);
+void product(const ProductShape& shape, const float* a, const float* b, float* c);
 
 #define JITMAGIC_NAME_(isa) #isa
 #define JITMAGIC_NAME(isa) JITMAGIC_NAME_(isa)
 
 const Operations& operations() {
   static const Operations made{JITMAGIC_NAME(JITMAGIC_ISA), {floats, numbers, integers, casts, pairs}, accesses, reductions,
-                               iota, quotients, remainders, checked};
+                               iota, quotients, remainders, checked, product};
   return made;
 }
 

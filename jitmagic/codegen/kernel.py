@@ -238,7 +238,7 @@ class Scratch(Statement):
 
     name: str
     dtype: torch.dtype
-    size: int
+    size: int | Expr
     lanes: int = 1
     parts_of: Total | None = None
 

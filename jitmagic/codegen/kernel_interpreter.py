@@ -213,7 +213,8 @@ class _State:
             case Join(total, part):
                 self.join(total, self.value(part))
             case Scratch(name, dtype, size):
-                self.memory[name] = torch.empty(size, dtype=dtype)
+                count = int(self.offset(size)) if isinstance(size, Expr) else size
+                self.memory[name] = torch.empty(count, dtype=dtype)
             case LoadTile(tile):
                 self.tiles[tile] = statement
             case Check():

@@ -30,6 +30,7 @@ from .kernel import Kernel
 from .kernel_verifier import verify_kernel
 from .loop_structure import nest_symbols, structure
 from .plan import Config, KernelChoice, KernelSource, Plan, PlanTemplate, SizeVector
+from .products.blocks import programmed_products
 
 __all__ = [
     "RENDERERS",
@@ -184,14 +185,15 @@ def _source(
 
 def with_programs(schedule: Schedule, target: Target, source: KernelSource) -> KernelSource:
     """Return the C++ kernels with programs of the block interpreter for calls until they are built.
-    There are none if the graph has a product or an attention, which take too long without the tiles
-    of the header files.
+    There are none if the graph has an attention, or a product that the interpreter does not take
+    from the header files.
     """
     distinct, buffers = _distinct(schedule, target), schedule.program.buffers
     for nest in distinct.nests:
         if not isinstance(nest, Nest):
             return source
-        if products_of(nest.outer, [store.value for store in nest.stores]):
+        products = products_of(nest.outer, [store.value for store in nest.stores])
+        if products and not programmed_products(structure(nest, buffers)):
             return source
     try:
         programs = renderer_of("blocks").render(distinct.nests, buffers, target)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 import jitmagic
 from jitmagic.api import handle_of
@@ -97,19 +99,26 @@ def test_nothing_is_timed_while_kernels_are_replaced(
     assert handle_of(fn).journal.records[-1].measured is not None
 
 
+def norm_loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w[:65]).tanh().sum()
+
+
+def perceptron_loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = torch.relu(x @ w[: 65 * 24].view(65, 24) + w[:24])
+    return torch.nn.functional.gelu(hidden @ w[: 24 * 6].view(6, 24).t()).sum()
+
+
+@pytest.mark.parametrize("loss", [norm_loss, perceptron_loss])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_training_with_calls_of_several_sizes(
-    dynamic: bool, built: threading.Event, tmp_path: Path
+    dynamic: bool, loss: Callable[..., torch.Tensor], built: threading.Event, tmp_path: Path
 ) -> None:
-    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], w).tanh().sum()
-
     fn = tagged(tmp_path, loss, dynamic=dynamic)
     for at, rows in enumerate((3, 9, 40, 3, 17, 5)):
         if at == 4:
             built.set()
             assert jitmagic.wait(60)
-        inputs = [torch.randn(rows, 65), torch.randn(65)]
+        inputs = [torch.randn(rows, 65), torch.randn(65 * 24) / 5]
         made = [
             torch.autograd.grad(each(*leaves), leaves)
             for each in (fn, loss)
@@ -174,10 +183,15 @@ def test_who_asks_for_compiled_code_waits_for_it(
     assert libraries(tmp_path)
 
 
-def test_products_wait_for_their_tiles(built: threading.Event, tmp_path: Path) -> None:
+def test_attention_waits_for_its_tiles(built: threading.Event, tmp_path: Path) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, lambda score, b, h, i, j: score + (i - j))
+
     built.set()
-    fn, w = tagged(tmp_path, lambda x, w: torch.relu(x @ w)), torch.randn(125, 7)
-    torch.testing.assert_close(fn(X, w), torch.relu(X @ w))
+    fn, given = tagged(tmp_path, attention), torch.randn(3, 2, 4, 64, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that eager's is slow
+        torch.testing.assert_close(fn(*given), attention(*given))
     assert replacements(fn) == [None]
 
 

@@ -26,12 +26,17 @@ from ...symbols.size import Dimension, Size, expr_of, hint_of
 from ..attention.kernel import Kernel as Rendered
 from ..kernel import (
     Accumulate,
+    Argument,
     Atomic,
+    Call,
     Check,
     For,
+    Group,
     Kernel,
     Let,
+    Pointer,
     Result,
+    Scratch,
     Start,
     Statement,
     Store,
@@ -44,6 +49,7 @@ from ..linearize import linearize
 from ..loop_form import loop_form
 from ..loop_structure import structure
 from ..plan import Config, KernelSource
+from ..products.blocks import product_program, programmed_products
 from .assembly import MOST, Instruction, Loop, Register
 from .block_loops import with_blocks
 from .pairs import join_pairs
@@ -86,6 +92,8 @@ class BlockRenderer:
         """Return the kernel of a nest with loops of blocks, ready to print."""
         assert isinstance(nest, Nest)  # calls of flex_attention stay calls in this tier
         made = structure(nest, buffers)
+        if products := programmed_products(made):
+            return linearize(product_program(made, products, buffers))
         return linearize(with_blocks(loop_form(made, buffers), made))
 
 
@@ -147,6 +155,10 @@ class _Writer(Values):
                 self.accumulate(total, value, position)
             case Check(var, index, extent, mask):
                 self.check(var, index, self.integer(expr_of(extent)), mask)
+            case Scratch():
+                self.scratch(each)
+            case Call(function="gemm"):
+                self.product(each)
             case _:
                 raise TypeError(f"no instruction for {each!r}")
 
@@ -176,6 +188,30 @@ class _Writer(Values):
         is_block = any(each.is_block for each in (given, *masks))
         operands = [self.as_block(each) if is_block else each for each in (given, *masks)]
         self.values[var] = self.define("check", "i64", is_block, operands[0], extent, *operands[1:])
+
+    def scratch(self, each: Scratch) -> None:
+        # The array of sizes follows the arguments, then the scratch memories.
+        number = self.arguments[each.name] = len(self.arguments) + 1
+        self.written.add(each.name)
+        self.code.emit(f"scratch.{type_of(each.dtype)}", None, number, self.whole(each.size))
+
+    def product(self, call: Call) -> None:
+        """Write a product: its sizes, two operands, where the sums go, and whether by tiles."""
+        *sizes, a, b, target, step, _ = call.args
+        operands: list[Register | int] = [self.whole(size) for size in sizes]
+        for given in (a, b, Group((target, step))):
+            assert isinstance(given, Group)
+            place, *steps = given.args
+            assert isinstance(place, Pointer)
+            operands += [self.arguments[place.buffer], self.integer(place.offset)]
+            operands += [self.whole(each) for each in steps]
+        by_tiles = isinstance(call.constants[0], str)
+        self.code.emit("product.f32", None, *operands, int(by_tiles))
+
+    def whole(self, given: Argument) -> Register:
+        """Return the register of a number that a statement takes."""
+        assert isinstance(given, (int, Size, Expr))
+        return self.integer(given if isinstance(given, Expr) else expr_of(given))
 
     def stores(self, stores: Sequence[Store]) -> None:
         """Write the stores of one point. What a single store takes may be computed in its place."""

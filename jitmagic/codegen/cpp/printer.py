@@ -272,6 +272,7 @@ class CppText(CppExpressions):
     def declare(self, each: Scratch) -> None:
         self.scratch[each.name] = each
         if each.parts_of is None:
+            assert isinstance(each.size, int)
             ctype, size = CTYPES[each.dtype], each.size * each.lanes
             self.line(f"alignas(64) {ctype} {each.name}[{size}];")
             return

@@ -36,7 +36,7 @@ from ..loop_form import Body, params_of
 from ..loop_structure import Structure, coefficient
 from .dequantised_cpp import can_write_dequantised, dequantised_call, start_of
 
-__all__ = ["product_kernel", "products_in"]
+__all__ = ["a_steps", "b_steps", "product_kernel", "products_in", "stores_of", "way_of"]
 
 Step = int | Expr
 
@@ -45,7 +45,7 @@ def products_in(kernel: Structure) -> tuple[Product, ...]:
     """Return the products of a nest, first to last, if the header can compute them: all stores
     must be pointwise, and those of gemm run along n.
     """
-    stores = _stores(kernel)
+    stores = stores_of(kernel)
     products = products_of(kernel.outer, (store.value for store in stores))
     if not products or any(store.inner for store in stores):
         return ()
@@ -60,7 +60,7 @@ def product_kernel(
     kernel: Structure, products: Sequence[Product], buffers: Mapping[str, Buffer]
 ) -> Kernel:
     """Return the loop form: one call of jm::gemm, jm::chain or jm::dequantised."""
-    stores = _stores(kernel)
+    stores = stores_of(kernel)
     if not products[0].is_plain:
         body = dequantised_call(products[0], stores)
     elif len(products) == 1:
@@ -70,7 +70,8 @@ def product_kernel(
     return Kernel(kernel.name, params_of(kernel, buffers), kernel.symbols, body, kernel.origins)
 
 
-def _stores(kernel: Structure) -> list[Store]:
+def stores_of(kernel: Structure) -> list[Store]:
+    """Return the stores of a nest."""
     return [store for single in kernel.passes for store in single.stores]
 
 
@@ -86,13 +87,13 @@ def _gemm(stores: Sequence[Store], product: Product) -> Body:
     main = _main_store(stores, product)
     assert main is not None
     m, n, k = product.m, product.n, product.k
-    operands = _operand(product.a, _a_steps(product)), _operand(product.b, _b_steps(product))
+    operands = _operand(product.a, a_steps(product)), _operand(product.b, b_steps(product))
     args: list[Argument] = [m.extent, n.extent, k.extent, *operands, *_target(main, m)]
     if stores == [main] and main.value == product.total:
         args.append("jm::NoEpilogue{}")
     else:
         args.append(_epilogue(stores, main, product))
-    return (Call(_function(product), tuple(args), "gemm", (_way(product),)),)
+    return (Call(_function(product), tuple(args), "gemm", (way_of(product),)),)
 
 
 def _is_rows(product: Product) -> bool:
@@ -107,7 +108,7 @@ def _is_rows(product: Product) -> bool:
 def _known_steps(product: Product) -> tuple[tuple[int, int], ...]:
     """Return the strides of both operands, 0 for a dynamic one, which is not known to be 1."""
     return tuple(
-        (_known(first), _known(second)) for first, second in (_a_steps(product), _b_steps(product))
+        (_known(first), _known(second)) for first, second in (a_steps(product), b_steps(product))
     )
 
 
@@ -119,7 +120,7 @@ def _function(product: Product) -> str:
     return "gemm_rows" if _is_rows(product) else "gemm"
 
 
-def _way(product: Product) -> Group:
+def way_of(product: Product) -> Group:
     """Return the method as a constant, so that one of the three is compiled: any is correct for all
     sizes; for dynamic rows it is chosen by this call's sizes.
     """
@@ -140,7 +141,7 @@ def _chain(stores: Sequence[Store], products: Sequence[Product]) -> Body:
     main = _main_store(stores, final)
     assert main is not None
     made.append(_epilogue(stores, main, final, "finish"))
-    first = _operand(products[0].a, _a_steps(products[0]))
+    first = _operand(products[0].a, a_steps(products[0]))
     function = "chain_rows" if isinstance(final.m.extent, Size) else "chain"
     last = Group((*_link(final), *_target(main, final.m), "finish"), "last")
     made.append(Call(function, (final.m.extent, first, *links, last), "chain"))
@@ -157,13 +158,15 @@ def _epilogue(stores: Sequence[Store], main: Store, product: Product, name: str 
     return Function(name, given, (product.m, product.n), product.n, body)
 
 
-def _a_steps(product: Product) -> tuple[Step, Step]:
+def a_steps(product: Product) -> tuple[Step, Step]:
+    """Return the strides of the first operand along m and k."""
     assert isinstance(product.a, Load)
     offset = product.a.index[0]
     return _pair(offset, product.m, product.k)
 
 
-def _b_steps(product: Product) -> tuple[Step, Step]:
+def b_steps(product: Product) -> tuple[Step, Step]:
+    """Return the strides of the second operand along k and n."""
     assert isinstance(product.b, Load)
     offset = product.b.index[0]
     return _pair(offset, product.k, product.n)
@@ -183,7 +186,7 @@ def _operand(load: Value, steps: tuple[Step, Step]) -> Group:
 
 def _link(product: Product) -> tuple[Argument, ...]:
     sizes: tuple[Dimension, ...] = (product.n.extent, product.k.extent)
-    return (*sizes, _operand(product.b, _b_steps(product)))
+    return (*sizes, _operand(product.b, b_steps(product)))
 
 
 def _target(main: Store, m: Axis) -> tuple[Argument, ...]:
