@@ -23,6 +23,12 @@ def chain(x, w, v):
     return F.conv2d(y, v, stride=2).relu().mean((2, 3))
 
 
+def averaged(x, w, v):
+    y = F.conv2d(x, w, padding=1).relu()
+    y = F.avg_pool2d(F.conv2d(y, v, padding=1), 3, 2, 1, True)
+    return F.conv2d(F.avg_pool2d(y, 2, divisor_override=3), v, padding=1).mean((2, 3))
+
+
 def single(x, w, v):
     return F.conv2d(x, w, padding=1).relu().mean((2, 3))
 
@@ -44,8 +50,11 @@ def turned(fn, inputs) -> list[bool]:
     return [buffer.stride[1] == 1 for buffer in results]
 
 
-def test_images_between_convolutions_are_turned():
-    assert turned(chain, tensors()) == [True, True, True]
+@pytest.mark.parametrize("fn", [chain, averaged])
+def test_images_between_convolutions_are_turned(fn):
+    assert turned(fn, tensors()) == [True, True, True]
+    with torch.no_grad():
+        torch.testing.assert_close(jitmagic.jit(fn)(*tensors()), fn(*tensors()))
 
 
 def test_one_convolution_is_not_worth_a_copy():

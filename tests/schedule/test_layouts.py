@@ -47,6 +47,11 @@ def pooled(x, w, v):
     return F.conv2d(y, v).abs().flatten(1) + 0
 
 
+def averaged(x, w, v):
+    y = F.avg_pool2d(F.conv2d(x, w, padding=1).relu(), 3, 2, 1, count_include_pad=False)
+    return F.conv2d(y, v).abs().flatten(1) + 0
+
+
 def leaves(x, w, v):
     y = F.conv2d(x.relu(), w, padding=1)
     return y, F.conv2d(y.exp(), v).tanh().amax((0, 1))
@@ -57,7 +62,7 @@ def turned(x, w, v):
     return F.layer_norm(y, (8,)), F.conv2d(y.permute(0, 3, 1, 2).contiguous(), v).relu().sum(1)
 
 
-FUNCTIONS = (residual, depthwise, pooled, leaves, turned)
+FUNCTIONS = (residual, depthwise, pooled, averaged, leaves, turned)
 
 
 def inputs(dtype=torch.bfloat16, shape=(2, 8, 9, 7)):
@@ -91,7 +96,7 @@ def order_of(program, step: Extern) -> tuple[bool, bool]:
     return strides[0][1] == 1, strides[1][1] == 1
 
 
-@pytest.mark.parametrize(("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2)])
+@pytest.mark.parametrize(("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2), (averaged, 2)])
 def test_temporaries_have_the_layout_of_convolutions(fn, count):
     program = with_images_channels_last(lowered(fn, *inputs()))
     found = [
