@@ -96,7 +96,9 @@ def order_of(program, step: Extern) -> tuple[bool, bool]:
     return strides[0][1] == 1, strides[1][1] == 1
 
 
-@pytest.mark.parametrize(("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2), (averaged, 2)])
+@pytest.mark.parametrize(
+    ("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2), (averaged, 2)]
+)
 def test_temporaries_have_the_layout_of_convolutions(fn, count):
     program = with_images_channels_last(lowered(fn, *inputs()))
     found = [

@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from ...symbols.size import expr_of, hint_of
+from ...symbols.size import Dimension, expr_of, hint_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import (
     Expr,
@@ -42,6 +42,9 @@ from .views import clamp_index, wrap_dim
 __all__ = [
     "at_index",
     "at_indices",
+    "between",
+    "both_of",
+    "masked_load",
     "on_diagonal",
     "require_extent",
     "require_index",
@@ -197,7 +200,7 @@ def scatter(
 # -- joins and pads -------------------------------------------------------------------------------
 
 
-def _between(index: Expr, low: int | None, high: int | None) -> Value | None:
+def between(index: Expr, low: Dimension | None, high: Dimension | None) -> Value | None:
     """Return low <= index < high as a condition; None if both bounds are open."""
     position = IndexValue(index)
     above = None if low is None else compute("ge", position, low)
@@ -207,9 +210,10 @@ def _between(index: Expr, low: int | None, high: int | None) -> Value | None:
     return compute("logical_and", above, below)
 
 
-def _masked(
+def masked_load(
     builder: LoopBuilder, x: TensorView, point: Point, mask: Value | None, fill: Number = 0
 ) -> Value:
+    """Return an element of x, or `fill` where the mask is false."""
     if mask is None:
         return builder.load(x, point)
     load = builder.load(x, point)
@@ -232,11 +236,11 @@ def cat(builder: LoopBuilder, out: Out, tensors: Sequence[TensorView], dim: int 
             x, start = parts[n], starts[n]
             first, last = n == 0, n == len(parts) - 1
             end = start + x.shape[dim]
-            mask = _between(point[dim], None if first else start, None if last else end)
+            mask = between(point[dim], None if first else start, None if last else end)
             at = list(point)
             at[dim] = plus(point[dim], -start)
-            element = cast(_masked(builder, x, _masked_point(x, at), mask), out.spec.dtype)
-            before_end = _between(point[dim], None, end)
+            element = cast(masked_load(builder, x, _masked_point(x, at), mask), out.spec.dtype)
+            before_end = between(point[dim], None, end)
             joined = (
                 element
                 if joined is None or before_end is None
@@ -265,15 +269,16 @@ def constant_pad_nd(
             at[d] = plus(point[d], -first)
             low = first if first > 0 else None
             high = first + x.shape[d] if first + x.shape[d] < out.spec.shape[d] else None
-            mask = _both(mask, _between(point[d], low, high))
+            mask = both_of(mask, between(point[d], low, high))
         if x.numel == 0:
             return constant(fill, x.dtype)
-        return _masked(builder, x, tuple(at), mask, fill)
+        return masked_load(builder, x, tuple(at), mask, fill)
 
     return builder.pointwise(out, value)
 
 
-def _both(a: Value | None, b: Value | None) -> Value | None:
+def both_of(a: Value | None, b: Value | None) -> Value | None:
+    """Return the conjunction of two conditions; None is a condition that always holds."""
     if a is None or b is None:
         return b if a is None else a
     return compute("logical_and", a, b)
@@ -285,11 +290,11 @@ def _both(a: Value | None, b: Value | None) -> Value | None:
 def _inside(index: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
     """Return whether `index` is in slice(first, ..., step) of `size` elements; None: always."""
     last = first + (size - 1) * step + 1
-    in_range = _between(index, first or None, last if last < extent else None)
+    in_range = between(index, first or None, last if last < extent else None)
     if step == 1:
         return in_range
     on = compute("eq", IndexValue(remainder(plus(index, -first), expr_of(step))), 0)
-    return _both(in_range, on)
+    return both_of(in_range, on)
 
 
 @lowers("slice_scatter.default")
@@ -327,7 +332,9 @@ def _replace(
         mask = _inside(point[dim], first, source.shape[dim], step, extent)
         at = list(point)
         at[dim] = quotient(plus(point[dim], -first), expr_of(step))
-        element = cast(_masked(builder, source, _masked_point(source, at), mask), out.spec.dtype)
+        element = cast(
+            masked_load(builder, source, _masked_point(source, at), mask), out.spec.dtype
+        )
         return element if mask is None else where(mask, element, rest)
 
     return builder.pointwise(out, value)
@@ -387,7 +394,9 @@ def on_diagonal(
         on = compute("eq", IndexValue(point[dim2]), IndexValue(plus(point[dim1], offset)))
         along = plus(point[dim1], min(offset, 0))
         others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
-        element = cast(_masked(builder, source, _masked_point(source, (*others, along)), on), dtype)
+        element = cast(
+            masked_load(builder, source, _masked_point(source, (*others, along)), on), dtype
+        )
         return where(on, element, rest) if x is not None else element
 
     return builder.pointwise(out, value)
