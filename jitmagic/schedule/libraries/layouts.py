@@ -78,7 +78,7 @@ def with_images_channels_last(
     computes in TF32, unlike eager's call.
     """
     row = row_of(program.device)
-    if not row.turns_images or not (row.has_tensor_cores or _is_inference(program, saved)):
+    if not row.turns_images:
         return program
     free = _free_to_choose(program, saved)
     # A nest that reads images in both orders would read one of them across memory.
@@ -137,11 +137,6 @@ def turned_outputs(before: LoopProgram, after: LoopProgram) -> dict[int, tuple[i
         if name is not None and before.buffers[name].stride != after.buffers[name].stride:
             strides[index] = after.buffers[name].stride
     return strides
-
-
-def _is_inference(program: LoopProgram, saved: int) -> bool:
-    ops = {step.op for step in program.steps if isinstance(step, Extern)}
-    return not saved and aten.convolution_backward.default not in ops
 
 
 def _is_convolution(step: Step, program: LoopProgram, fast: bool) -> bool:
