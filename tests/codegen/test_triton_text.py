@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.triton.ops import HELPERS, cast_text, closed, literal, typed
+from jitmagic.codegen.triton.device_functions import HELPERS
+from jitmagic.codegen.triton.ops import cast_text, closed, literal, typed
 from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
