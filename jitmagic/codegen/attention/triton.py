@@ -19,7 +19,7 @@ import torch
 
 from ...errors import CannotRender
 from ...lazy_dataclass import replace
-from ...loops.ir import Axis, Expr, Load, walk
+from ...loops.ir import Axis, Expr, Load, Value, walk
 from ...symbols.size import Dimension, Size, is_same
 from ...symbols.symbolic_numbers import Symbol
 from ..config import AttentionConfig
@@ -38,7 +38,7 @@ from ..kernel import (
 )
 from ..linearize import linearize
 from ..plan import Config, LaunchGrid
-from ..triton.ops import TL_DTYPES, closed
+from ..triton.ops import TL_DTYPES
 from ..triton.printer import STYLE, TritonText
 from ..triton.tile import Tile
 from .kernel import SCORE, TANGENT, AttentionKernel
@@ -164,14 +164,14 @@ class _Writer(TritonText):
     def _all_axes(self) -> frozenset[Axis]:
         return frozenset((*self.own.axes, *self.visited.axes))
 
-    def _call(self, name: str) -> str:
+    def _call(self, name: str, write: Callable[[Value], str] | None = None) -> str:
         """Write a function's values, and return its result, one for each score."""
         *body, result = self._functions[name]
         assert isinstance(result, Return)
         self.block(body)
-        text = self.value(result.value)
         if self.blocks_over(self.axes_of(result.value)) >= {self.own, self.visited}:
-            return text
+            return (write or self.value)(result.value)
+        text = self.value(result.value)
         return f"tl.broadcast_to({text}, [{self.own.size}, {self.visited.size}])"
 
     # -- positions -------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Writer(TritonText):
 
     def _groups(self) -> str:
         query, key = (self.attention.buffers[name].shape[1] for name in ("query", "key"))
-        return closed(f"{self.size_text(query)} // {self.size_text(key)}")
+        return f"({self.size_text(query)} // {self.size_text(key)})"
 
     def _open_side(self, block: TileBlock) -> None:
         """Define the positions of a tile, from its first one."""
@@ -359,8 +359,9 @@ class _Writer(TritonText):
         keeps = self.attention.keeps
         masks = [m for block in (self.own, self.visited) if (m := self._guard(block))]
         if is_masked and keeps is not None:
-            masks.append(closed(self._call("keeps")))
-        kept = self.name_of(" & ".join(masks)) if masks else ""
+            masks.append(self._call("keeps", self.closed))
+        kept = " & ".join(masks)
+        kept = self.name_of(kept) if masks and not kept.isidentifier() else kept
         self.line(f"t = tl.where({kept}, {changed}, {_LOWEST})" if kept else f"t = {changed}")
         return kept
 

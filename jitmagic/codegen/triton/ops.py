@@ -28,12 +28,12 @@ __all__ = [
     "TL_DTYPES",
     "WIDE",
     "cast_text",
-    "closed",
     "compute_text",
     "helpers_of",
+    "is_call",
+    "is_open",
     "literal",
     "plain_number",
-    "spread",
     "typed",
 ]
 
@@ -193,15 +193,39 @@ def _shortest(value: float) -> str:
 
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
-    """Return `op` on typed operands of dtype `operand`, with a result of `dtype`."""
-    if operand in HALVES and not SCALARS[op].conditional:
-        wide = [f"{closed(arg)}.to(tl.float32)" for arg in args]
+    """Return `op` on typed operands of dtype `operand`, with a result of `dtype`. Operands with an
+    operator have brackets, but for those of `is_call`.
+    """
+    if _is_widened(op, operand):
+        wide = [f"{arg}.to(tl.float32)" for arg in args]
         text = compute_text(op, wide, torch.float32, torch.float32)
         return text if dtype == torch.bool else f"({text}).to({TL_DTYPES[dtype]})"
     template = line_of(op, "triton", *_tables(operand))
-    if not re.fullmatch(r"[\w.]+\([^()]*\)", template):
-        args = [closed(arg) for arg in args]
     return template.format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
+
+
+def _is_widened(op: str, operand: torch.dtype) -> bool:
+    return operand in HALVES and not SCALARS[op].conditional
+
+
+def is_call(op: str, operand: torch.dtype) -> bool:
+    """Return whether the operation is a function of its operands as they are."""
+    if _is_widened(op, operand):
+        return False
+    line = line_of(op, "triton", *_tables(operand))
+    return re.fullmatch(r"[\w.]+\([^()]*\)", line) is not None
+
+
+def is_open(op: str, dtype: torch.dtype, operand: torch.dtype) -> bool:
+    """Return whether an adjacent operator or method could bind to a part of the operation."""
+    if _is_widened(op, operand):
+        return dtype == torch.bool and is_open(op, dtype, torch.float32)
+    line, depth = line_of(op, "triton", *_tables(operand)), 0
+    for sign in line:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == " " and depth == 0:
+            return True
+    return line[0] in "-~"
 
 
 def helpers_of(op: str, operand: torch.dtype) -> list[str]:
@@ -222,8 +246,9 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """Return `text` converted as Tensor.to converts it on the same device."""
-    text = closed(text)
+    """Return `text` converted as Tensor.to converts it on the same device. It has brackets if it
+    has an operator.
+    """
     if target == torch.bool:
         return f"{text}.to(tl.float32) != 0" if source in HALVES else f"{text} != 0"
     steps = [target]
@@ -243,20 +268,3 @@ def _through(target: torch.dtype) -> list[torch.dtype]:
     # Floats become narrow integers by way of a wide one: wrapped around, not clamped.
     wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
     return [wide[target], target] if target in wide else [target]
-
-
-def spread(code: str, shape: str, dtype: str = "tl.int32") -> str:
-    """Broadcast an index to that shape; Triton broadcasts only tensors, not plain integers."""
-    if code.removeprefix("-").isdigit():
-        return f"tl.full({shape}, {code}, {dtype})"
-    return f"tl.broadcast_to({code}, {shape})"
-
-
-def closed(code: str) -> str:
-    """Return the text, in brackets if an adjacent operator or method could bind to a part of it."""
-    depth = 0
-    for sign in code:
-        depth += (sign in "([") - (sign in ")]")
-        if sign == " " and depth == 0:
-            return f"({code})"
-    return f"({code})" if code[0] in "-~" else code

@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from ...loops.expr import Expr
+from ...loops.expr import Expr, Integer
 from ...loops.ir import Value
 from ...loops.values import identity
 from ...symbols.size import Dimension, is_same
@@ -42,7 +42,7 @@ from ..kernel import (
 )
 from ..linearize import Style
 from .expressions import TritonExpressions
-from .ops import cast_text, closed, typed
+from .ops import cast_text, typed
 from .tile import Tile
 
 __all__ = ["FEW_PLACES", "STYLE", "TritonText"]
@@ -227,8 +227,6 @@ class TritonText(TritonExpressions):
 
     def name_of(self, code: str) -> str:
         """Return a variable that holds the expression, computed here."""
-        if code.isidentifier():
-            return code
         name = f"t{next(self._numbers)}"
         self.line(f"{name} = {code}")
         return name
@@ -271,10 +269,10 @@ class TritonText(TritonExpressions):
             lost = total.lost.name
             self.line(f"{held}, {lost} = {self.helper('add_kept')}({held}, {lost}, {text})")
         elif total.op in _JOIN:
-            self.line(f"{held} = {held} {_JOIN[total.op]} {closed(text)}")
+            self.line(f"{held} = {held} {_JOIN[total.op]} {self.closed(value)}")
         else:
             combine = self.helper(f"combine_{total.op}")
-            self.line(f"{held} = {combine}({held}, {closed(text)})")
+            self.line(f"{held} = {combine}({held}, {self.closed(value)})")
 
     def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
         """Accumulate a value and its share of a sum relative to what was before."""
@@ -302,14 +300,15 @@ class TritonText(TritonExpressions):
             self.line(f"_, {name} = tl.reduce(({text}, {positions}), {axis}, {function}{keep})")
             self.line(f"{var.name} = {name}.to(tl.int64)")
             return
-        text = self.value(value)
-        if block not in self.blocks_over(self.axes_of(value)):
-            text = self.spread(text, blocks)
+        if block in self.blocks_over(self.axes_of(value)):
+            text = self.named(value)
+        else:
+            text = self.name_of(self.spread(self.value(value), blocks))
         # tl.max and tl.min ignore NaN: only integers may use them.
         is_plain = not source.is_floating_point and op in ("max", "min")
         function = f"tl.{op}" if is_plain else _FOLD.get(op, "tl.reduce")
         combine = f", {self.helper(f'combine_{op}')}" if function == "tl.reduce" else ""
-        text = f"{function}({self.name_of(text)}, {axis}{combine}{keep})"
+        text = f"{function}({text}, {axis}{combine}{keep})"
         if source == fold.dtype:
             self.line(f"{var.name} = {text}")
         else:
@@ -364,15 +363,17 @@ class TritonText(TritonExpressions):
 
     def store(self, store: Store) -> None:
         blocks = self.blocks_over(store.axes)
-        name, offset = self.names[store.buffer], self.index(store.offset)
+        name, offset = self.names[store.buffer], store.offset
         value, masks = self.value(store.value), self.masks(store.axes)
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if isinstance(store, Atomic):
-            where = self.spread(offset, blocks) if self.shape(blocks) != "[]" else offset
+            where = self.index(offset)
+            if any(block.size > 1 for block in blocks):
+                where = self.spread_index(offset, self.shape(blocks), self.position_dtype)
             # The default, acq_rel, would add fences, which sums in no particular order do not need.
             self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
             return
-        pointer = name if offset == "0" else f"{name} + {offset}"
+        pointer = name if offset == Integer(0) else f"{name} + {self.index(offset)}"
         self.line(f"tl.store({pointer}, {value}{mask})")
 
     def check(self, check: Check) -> None:
@@ -382,7 +383,7 @@ class TritonText(TritonExpressions):
         inside = f"({name} >= -{size}) & ({name} < {size})"
         outside = [f" | ~{mask}" for mask in self.masks(axes)]
         if check.mask is not None:
-            outside.append(f" | ~{closed(self.value(check.mask))}")
+            outside.append(f" | ~{self.closed(check.mask)}")
         self.axes[check.var] = axes
         self.line(f"{name} = {self.value(index)}")
         self.line(f'tl.device_assert({inside}{"".join(outside)}, "index out of range")')
