@@ -22,13 +22,13 @@ from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.products import products_of
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
-from .attention.kernel import AttentionKernel, attention_kernel
 from .attention.kernel import Kernel as Rendered
+from .attention.kernel import attention_kernel
 from .build_plan import build_plan
 from .equal_kernels import SharedKernels, distinct_kernels
 from .kernel import Kernel
 from .kernel_verifier import verify_kernel
-from .loop_structure import nest_symbols, structure
+from .loop_structure import nest_symbols
 from .plan import Config, KernelChoice, KernelSource, Plan, PlanTemplate, SizeVector
 
 __all__ = [
@@ -232,10 +232,6 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
             # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
-        written = len(
-            nest.written
-            if isinstance(nest, AttentionKernel)
-            else structure(nest, program.buffers).written
-        )
-        made.append(KernelChoice(nest.name, configs, sources, written))
+        stores = {store.buffer for store in nest.stores} if isinstance(nest, Nest) else nest.written
+        made.append(KernelChoice(nest.name, configs, sources, len(stores)))
     return tuple(made)

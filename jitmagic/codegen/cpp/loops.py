@@ -20,19 +20,7 @@ from ...loops.expr import Apply, Axis, AxisVar, Expr, Integer, add, mul
 from ...loops.ir import Load, Reduction, Scan, Value
 from ...schedule.score import extent_product, points
 from ...symbols.size import Size
-from ..kernel import (
-    For,
-    Join,
-    Let,
-    Partial,
-    Result,
-    Scratch,
-    Start,
-    Statement,
-    Store,
-    Total,
-    Var,
-)
+from ..kernel import For, Join, Let, Partial, Result, Scratch, Start, Statement, Store, Total, Var
 from ..loop_form import Accumulated, Body, LoopBuilder, on_threads, plain_loops, position_in
 from ..loop_structure import Pass, Structure
 from ..vector_lanes import Lanes, lanes_of_product
