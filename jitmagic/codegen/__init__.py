@@ -29,20 +29,9 @@ from typing import TYPE_CHECKING, Any
 from ..late import load
 
 if TYPE_CHECKING:
-    from .rendering import (
-        RENDERERS,
-        Renderer,
-        choices,
-        render,
-        render_template,
-        verify_kernels,
-        with_programs,
-    )
+    from .rendering import RENDERERS, Renderer, choices, render, render_template, verify_kernels
 
-__all__ = [
-    "RENDERERS", "Renderer", "choices", "render", "render_template", "verify_kernels",
-    "with_programs",
-]  # fmt: skip
+__all__ = ["RENDERERS", "Renderer", "choices", "render", "render_template", "verify_kernels"]
 
 
 def __getattr__(name: str) -> Any:

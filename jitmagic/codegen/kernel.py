@@ -32,7 +32,7 @@ A For of kind "vector" computes `step` points at once: a value that varies along
 vector, whose lanes after the last point are neither read, stored nor accumulated.
 
 A For of kind "block", for the block interpreter, computes a block of points of its last axis at
-once; rounds of one of kind "parallel" or "parallel block" may run on several threads.
+once. The interpreter chooses the grain of a Parallel itself.
 
 On a GPU a value that varies along the axes of an open TileBlock is a tile of its points. Points
 outside of the extent are neither read nor stored; Inside replaces their values where they would

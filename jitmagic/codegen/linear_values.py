@@ -15,16 +15,7 @@ import torch
 
 from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Apply, Axis, Expr, Integer, ValueIndex, add, linear, reapply, rebuild
-from ..loops.ir import (
-    AxisVar,
-    Cast,
-    Compute,
-    Constant,
-    IndexValue,
-    Load,
-    Value,
-    run_time_values,
-)
+from ..loops.ir import AxisVar, Cast, Compute, Constant, IndexValue, Load, Value, run_time_values
 from ..operators.scalar import SCALARS
 from ..schedule.substitution import expr_axes
 from ..symbols.context import SWAPPED

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ..lazy_dataclass import replace
 from ..loops.expr import Axis
 from ..loops.free_axes import value_axes
-from ..loops.ir import (
-    Constant,
-    Load,
-    Value,
-    run_time_values,
-    walk,
-)
+from ..loops.ir import Constant, Load, Value, run_time_values, walk
 from .kernel import (
     BEGIN,
     END,

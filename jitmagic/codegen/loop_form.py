@@ -13,15 +13,21 @@ from itertools import count
 
 import torch
 
+from ..lazy_dataclass import replace
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, times
 from ..loops.ir import Buffer, Reduction, Scan, Value
 from ..loops.ir import Store as NestStore
+from ..schedule.score import points
 from .kernel import (
+    BEGIN,
+    END,
     Accumulate,
     Atomic,
     For,
+    Grain,
     Kernel,
     Let,
+    Parallel,
     Param,
     Result,
     Start,
@@ -37,6 +43,7 @@ __all__ = [
     "Body",
     "LoopBuilder",
     "loop_form",
+    "on_threads",
     "params_of",
     "plain_loops",
     "position_in",
@@ -76,6 +83,12 @@ def plain_loops(axes: Sequence[Axis], body: Body) -> Body:
     for axis in reversed(axes):
         body = (For((axis,), body),)
     return body
+
+
+def on_threads(loop: For, grain: int | Grain = 1) -> Parallel:
+    """Return a loop whose points run on several threads."""
+    part = replace(loop, start=AxisVar(BEGIN), stop=AxisVar(END))
+    return Parallel(points(loop.axes), grain, (part,))
 
 
 class LoopBuilder:

@@ -362,9 +362,9 @@ def scans_of(pass_: Pass, known: Collection[Value] = ()) -> list[Scan]:
     that are `known`.
     """
     nodes = _walk_point(pass_.roots, {*known, *pass_.loaded})
-    below = {node for node in nodes if isinstance(node, Scan) and node.axis in pass_.axes}
-    ordered = [node for node in walk(tuple(below)) if node in below] if below else []
-    return [node for node in ordered if isinstance(node, Scan)]
+    # In a set their order, and so the kernel's text, would differ from process to process.
+    below = dict.fromkeys(n for n in nodes if isinstance(n, Scan) and n.axis in pass_.axes)
+    return [node for node in walk(tuple(below)) if isinstance(node, Scan) and node in below]
 
 
 def picks_of(pass_: Pass) -> list[Pick]:

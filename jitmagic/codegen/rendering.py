@@ -8,7 +8,7 @@ is written. `choices` lists the variants of each kernel for tuning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol, cast
@@ -22,8 +22,8 @@ from ..loops.ir import Buffer, Extern, Nest
 from ..schedule.products import products_of
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
-from .attention.kernel import AttentionKernel, attention_kernel
 from .attention.kernel import Kernel as Rendered
+from .attention.kernel import attention_kernel
 from .build_plan import build_plan
 from .equal_kernels import SharedKernels, distinct_kernels
 from .kernel import Kernel
@@ -40,10 +40,10 @@ __all__ = [
     "render",
     "render_template",
     "verify_kernels",
-    "with_programs",
 ]
 
 Configs = Mapping[str, Config]
+IsInterpreted = Callable[[KernelSource], bool]
 
 
 class Renderer(Protocol):
@@ -133,17 +133,24 @@ def _size_arguments(tier: str, symbols: tuple[Symbol, ...]) -> tuple[SizeVector,
 
 
 def render(
-    schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
+    schedule: Schedule,
+    target: Target,
+    configs: Configs = MappingProxyType({}),
+    is_interpreted: IsInterpreted | None = None,
 ) -> tuple[Plan, KernelSource | None]:
     """Return the plan of one call, and the source of its kernels (None if it launches no
-    kernel).
+    kernel). `is_interpreted`: whether calls run interpreted programs until C++ kernels are built.
     """
     distinct = _distinct(schedule, target)
-    return build_plan(schedule, distinct), _source(schedule, distinct, target, configs)
+    source = _source(schedule, distinct, target, configs, is_interpreted)
+    return build_plan(schedule, distinct), source
 
 
 def render_template(
-    schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
+    schedule: Schedule,
+    target: Target,
+    symbols: tuple[Symbol, ...],
+    is_interpreted: IsInterpreted | None = None,
 ) -> tuple[PlanTemplate, KernelSource | None]:
     """Render for all sizes: the plan and the size arguments are filled in at each call."""
     program, distinct = schedule.program, _distinct(schedule, target)
@@ -152,7 +159,7 @@ def render_template(
     taken |= {name: kernel.symbols for name, kernel in distinct.attention.items()}
     sizes = {name: _size_arguments(target.tier, found) for name, found in taken.items() if found}
     template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
-    return template, _source(schedule, distinct, target)
+    return template, _source(schedule, distinct, target, {}, is_interpreted)
 
 
 def _distinct(schedule: Schedule, target: Target) -> SharedKernels:
@@ -174,32 +181,32 @@ def _source(
     schedule: Schedule,
     distinct: SharedKernels,
     target: Target,
-    configs: Configs = MappingProxyType({}),
+    configs: Configs,
+    is_interpreted: IsInterpreted | None,
 ) -> KernelSource | None:
-    if not distinct.nests:
+    nests, buffers = distinct.nests, schedule.program.buffers
+    if not nests:
         return None
-    return renderer_of(target.tier).render(
-        distinct.nests, schedule.program.buffers, target, configs
-    )
+    source = renderer_of(target.tier).render(nests, buffers, target, configs)
+    if is_interpreted is None or not is_interpreted(source):
+        return source
+    return replace(source, meanwhile=_programs(nests, buffers, target))
 
 
-def with_programs(schedule: Schedule, target: Target, source: KernelSource) -> KernelSource:
-    """Return the C++ kernels with programs of the block interpreter for calls until they are built.
-    There are none if the graph has an attention, or a product that the interpreter does not take
-    from the header files.
+def _programs(nests: Sequence[Rendered], buffers: Mapping[str, Buffer], target: Target) -> str:
+    """Return the kernels as programs of the block interpreter. There are none if the graph has an
+    attention, or a product that the interpreter does not take from the header files.
     """
-    distinct, buffers = _distinct(schedule, target), schedule.program.buffers
-    for nest in distinct.nests:
+    for nest in nests:
         if not isinstance(nest, Nest):
-            return source
+            return ""
         products = products_of(nest.outer, [store.value for store in nest.stores])
         if products and not programmed_products(structure(nest, buffers)):
-            return source
+            return ""
     try:
-        programs = renderer_of("blocks").render(distinct.nests, buffers, target)
+        return renderer_of("blocks").render(nests, buffers, target).text
     except CannotRender:
-        return source
-    return replace(source, meanwhile=programs.text)
+        return ""
 
 
 def verify_kernels(
@@ -227,10 +234,6 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
             # Several configs may give the same text, which is measured once.
             texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
         configs, sources = zip(*texts.values(), strict=True)
-        written = len(
-            nest.written
-            if isinstance(nest, AttentionKernel)
-            else structure(nest, program.buffers).written
-        )
-        made.append(KernelChoice(nest.name, configs, sources, written))
+        stores = {store.buffer for store in nest.stores} if isinstance(nest, Nest) else nest.written
+        made.append(KernelChoice(nest.name, configs, sources, len(stores)))
     return tuple(made)

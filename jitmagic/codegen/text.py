@@ -6,18 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ..loops.expr import (
-    Add,
-    Apply,
-    Axis,
-    AxisVar,
-    Expr,
-    FloorDiv,
-    Integer,
-    Mod,
-    Symbol,
-    linear,
-)
+from ..loops.expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Symbol, linear
 from .kernel_values import VarIndex
 
 __all__ = ["OffsetText", "argument_names", "comment_lines", "sum_text", "terms_text"]

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from ..autograd.autograd_function import fx_executable
 from ..autograd.backward_graphs import SavedLayouts
-from ..codegen import render, verify_kernels, with_programs
+from ..codegen import render, verify_kernels
 from ..codegen.plan import KernelSource, Plan
 from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, PassFailed, warn
@@ -125,9 +125,8 @@ def render_graph(
     with record.stage(f"{name}: render") as stage:
         if options.verify:
             verify_kernels(scheduled, target, configs)
-        plan, source = render(scheduled, target, configs)
-        if source is not None and is_interpreted_meanwhile(source, target, options):
-            source = with_programs(scheduled, target, source)
+        is_interpreted = partial(is_interpreted_meanwhile, target=target, options=options)
+        plan, source = render(scheduled, target, configs, is_interpreted)
         titles = titles_of(scheduled.program, plan, gm, record.title)
         places = call_places(scheduled.program, plan, gm)
         plan = replace(plan, titles=titles, call_lines=places)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
-from ..codegen import render_template, verify_kernels, with_programs
+from ..codegen import render_template, verify_kernels
 from ..codegen.plan import KernelSource, Plan, PlanTemplate
 from ..devices import Target
 from ..lazy_dataclass import dataclass, replace
@@ -196,9 +196,8 @@ def render_sized(
     with record.stage(f"{name}: render") as stage:
         if options.verify:
             verify_kernels(fused, target)
-        plans, source = render_template(fused, target, predicates.symbols)
-        if source is not None and is_interpreted_meanwhile(source, target, options):
-            source = with_programs(fused, target, source)
+        is_interpreted = partial(is_interpreted_meanwhile, target=target, options=options)
+        plans, source = render_template(fused, target, predicates.symbols, is_interpreted)
         stage.keep(LazyPayload(partial(_shown, plans, values, source)))
     titles = titles_of(fused.program, plans.sized, gm, record.title)
     places = call_places(fused.program, plans.sized, gm)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from jitmagic.codegen import render, with_programs
+from jitmagic.codegen import render
 from jitmagic.devices import find_target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
@@ -63,9 +63,9 @@ def test_bits_are_those_of_the_kernel(name: str) -> None:
         x.flatten()[:2] = torch.tensor([0.0, -0.0][: min(x.numel(), 2)])
     graph, expected = record(fn, *[x.clone() for x in inputs])
     scheduled = schedule(lower(graph, "test"), TARGET, CPP)
-    plan, source = render(scheduled, TARGET)
+    plan, source = render(scheduled, TARGET, is_interpreted=lambda source: True)
     assert source is not None
-    programs = with_programs(scheduled, TARGET, source).meanwhile
+    programs = source.meanwhile
     assert "product.f32" in programs
     ours = PlanRunner(plan, kernels(source.__class__("blocks", programs, {}), TARGET))
     theirs = PlanRunner(plan, built.kernels(source, TARGET))

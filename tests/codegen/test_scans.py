@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.codegen.loop_structure import scans_of, structure
 from jitmagic.codegen.triton import tile as triton_tile
 from jitmagic.devices import Target
 from jitmagic.errors import CannotRender
@@ -55,6 +56,14 @@ def test_fusing_changes_no_result(name):
     nests = [step for step in result.program.steps if isinstance(step, Nest)]
     assert not any(isinstance(step, Extern) for step in result.program.steps)
     assert len(nests) == program.nests, result.decisions
+
+
+def test_scans_of_a_pass_are_in_the_same_order_in_every_process():
+    program = SCANS["of_every_kind"]
+    fused = schedule(lowered(program.fn, *made_inputs(program)), TARGET, Options()).program
+    nests = [structure(step, fused.buffers) for step in fused.steps]
+    found = [[node.op for node in scans_of(pass_)] for nest in nests for pass_ in nest.passes]
+    assert found == [["max", "max", "prod", "sum", "logsumexp"], ["prod", "min", "max"]]
 
 
 @pytest.mark.parametrize("form", [*language.FORMS])

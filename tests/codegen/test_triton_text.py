@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.triton.ops import HELPERS, cast_text, closed, literal, typed
+from jitmagic.codegen.triton.device_functions import HELPERS
+from jitmagic.codegen.triton.ops import cast_text, is_open, literal, typed
 from jitmagic.devices import Target
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
@@ -50,11 +51,12 @@ def test_helpers_are_valid_python():
 
 
 def test_brackets_only_where_needed():
-    assert closed("f(a + b)") == "f(a + b)"
-    assert closed("x.to(tl.float32).to(tl.int8)") == "x.to(tl.float32).to(tl.int8)"
-    assert closed("a + b") == "(a + b)"
-    assert closed("-a") == "(-a)"
-    assert closed("(a + b) * c") == "((a + b) * c)"
+    single, half = torch.float32, torch.bfloat16
+    assert is_open("add", single, single) and is_open("signbit", torch.bool, single)
+    assert is_open("bitwise_not", torch.int32, torch.int32)
+    assert is_open("lt", torch.bool, half)
+    assert not is_open("add", half, half), "it is converted back"
+    assert not is_open("exp", single, single) and not is_open("where", half, half)
 
 
 def test_numbers_keep_their_dtype():

@@ -1,4 +1,4 @@
-"""Images between convolutions are channels_last on a CPU in inference; results stay eager's."""
+"""Images between convolutions are channels_last on a CPU; results and gradients stay eager's."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ Tiles are two-dimensional: what the program owns is dimension 0, what it visits 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import count
 
@@ -20,8 +19,9 @@ import torch
 
 from ...errors import CannotRender
 from ...lazy_dataclass import replace
-from ...loops.ir import Axis, Load, walk
+from ...loops.ir import Axis, Expr, Load, Value, walk
 from ...symbols.size import Dimension, Size, is_same
+from ...symbols.symbolic_numbers import Symbol
 from ..config import AttentionConfig
 from ..kernel import (
     For,
@@ -38,7 +38,7 @@ from ..kernel import (
 )
 from ..linearize import linearize
 from ..plan import Config, LaunchGrid
-from ..triton.ops import TL_DTYPES, closed
+from ..triton.ops import TL_DTYPES
 from ..triton.printer import STYLE, TritonText
 from ..triton.tile import Tile
 from .kernel import SCORE, TANGENT, AttentionKernel
@@ -117,6 +117,7 @@ class _Writer(TritonText):
         self.is_folded = kernel.is_plain and scale > 0
         self.unit = scale if self.is_folded else 1.0
         self._new = count()
+        self._is_wide = False
         self._functions: dict[str, tuple[Statement, ...]] = {}
 
     def lines(self) -> list[str]:
@@ -163,14 +164,14 @@ class _Writer(TritonText):
     def _all_axes(self) -> frozenset[Axis]:
         return frozenset((*self.own.axes, *self.visited.axes))
 
-    def _call(self, name: str) -> str:
+    def _call(self, name: str, write: Callable[[Value], str] | None = None) -> str:
         """Write a function's values, and return its result, one for each score."""
         *body, result = self._functions[name]
         assert isinstance(result, Return)
         self.block(body)
-        text = self.value(result.value)
         if self.blocks_over(self.axes_of(result.value)) >= {self.own, self.visited}:
-            return text
+            return (write or self.value)(result.value)
+        text = self.value(result.value)
         return f"tl.broadcast_to({text}, [{self.own.size}, {self.visited.size}])"
 
     # -- positions -------------------------------------------------------------------------------
@@ -190,13 +191,12 @@ class _Writer(TritonText):
         turn = f"{tiles} - 1 - " if own.name == "i" else ""
         self.line(f"start_{own.name} = ({turn}pid % {tiles}) * {own.size}")
         if self.attention.kind != "keys":
-            groups = self._groups()
             self.line("h = head")
-            self.line(f"key_head = head // {groups}" if self.is_grouped else "key_head = head")
+            self.line("key_head = head" + (f" // {self._groups()}" if self.is_grouped else ""))
         else:
             self.line("key_head = head")
             if not self.is_grouped:
-                self._open_head("head")
+                self.line("h = head")
         self._open_side(own)
 
     def _tiles(self, block: TileBlock) -> str:
@@ -207,17 +207,18 @@ class _Writer(TritonText):
 
     def _wide(self, size: Dimension) -> str:
         """Return a stride in 64 bits: products of dynamic sizes may need them."""
+        self._is_wide = True
         text = self.size_text(size)
-        for symbol in self.attention.symbols:
-            text = re.sub(rf"\b{symbol.name}\b", f"{symbol.name}_wide", text)
+        self._is_wide = False
         return text
+
+    def atom(self, expr: Expr) -> str:
+        text = super().atom(expr)
+        return f"{text}_wide" if self._is_wide and isinstance(expr, Symbol) else text
 
     def _groups(self) -> str:
         query, key = (self.attention.buffers[name].shape[1] for name in ("query", "key"))
-        return closed(f"{self.size_text(query)} // {self.size_text(key)}")
-
-    def _open_head(self, text: str) -> None:
-        self.line(f"h = {text}")
+        return f"({self.size_text(query)} // {self.size_text(key)})"
 
     def _open_side(self, block: TileBlock) -> None:
         """Define the positions of a tile, from its first one."""
@@ -241,14 +242,13 @@ class _Writer(TritonText):
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def _begin(self, role: str, head: str, suffix: str = "_at") -> str:
+    def _begin(self, role: str, head: str) -> None:
         """Define the address of the rows of a head."""
-        stride = [self._wide(n) for n in self.attention.buffers[role].stride]
-        name = f"{role}{suffix}"
-        self.line(
-            f"{name} = {role} + b.to(tl.int64) * {stride[0]} + {head}.to(tl.int64) * {stride[1]}"
-        )
-        return name
+        self.line(f"{role}_at = {self._rows(role, head)}")
+
+    def _rows(self, role: str, head: str) -> str:
+        batch, heads = map(self._wide, self.attention.buffers[role].stride[:2])
+        return f"{role} + b.to(tl.int64) * {batch} + {head}.to(tl.int64) * {heads}"
 
     def _tile(self, role: str, block: TileBlock, dimension: int) -> tuple[str, str]:
         """Return the addresses of a tile of rows and its mask; rows are that dimension."""
@@ -268,27 +268,26 @@ class _Writer(TritonText):
             masks.append(f"({columns} < {width})")
         return at, " & ".join(masks)
 
-    def _read(self, name: str, role: str, block: TileBlock, dimension: int) -> None:
-        at, mask = self._tile(role, block, dimension)
+    def _read(self, name: str, place: tuple[str, str]) -> None:
+        """Load from addresses; what is masked is 0."""
+        at, mask = place
         self.line(f"{name} = tl.load({at}" + (f", mask={mask}, other=0.0)" if mask else ")"))
 
-    def _write(self, role: str, block: TileBlock, text: str) -> None:
-        at, mask = self._tile(role, block, 0)
+    def _write(self, place: tuple[str, str], text: str) -> None:
+        at, mask = place
+        self.line(f"tl.store({at}, {text}" + (f", mask={mask})" if mask else ")"))
+
+    def _write_tile(self, role: str, text: str) -> None:
+        """Store a tile of what the program owns; `text` has its own brackets."""
         dtype = TL_DTYPES[self.attention.buffers[role].dtype]
-        self.line(
-            f"tl.store({at}, {closed(text)}.to({dtype})" + (f", mask={mask})" if mask else ")")
-        )
+        self._begin(role, "h" if self.own.name == "i" else "key_head")
+        self._write(self._tile(role, self.own, 0), f"{text}.to({dtype})")
 
     def _row(self, role: str) -> tuple[str, str]:
         """Return the addresses of one number for each query of the tile, and their mask."""
-        stride = [self._wide(n) for n in self.attention.buffers[role].stride]
-        at = f"{role} + b.to(tl.int64) * {stride[0]} + h.to(tl.int64) * {stride[1]}"
+        at = f"{self._rows(role, 'h')} + i * {self._wide(self.attention.buffers[role].stride[2])}"
         block = self.own if self.own.name == "i" else self.visited
-        return f"{at} + i * {stride[2]}", "i_in" if self._is_ragged(block) else ""
-
-    def _read_row(self, name: str, role: str) -> None:
-        at, mask = self._row(role)
-        self.line(f"{name} = tl.load({at}" + (f", mask={mask}, other=0.0)" if mask else ")"))
+        return at, "i_in" if self._is_ragged(block) else ""
 
     # -- visiting --------------------------------------------------------------------------------
 
@@ -326,12 +325,10 @@ class _Writer(TritonText):
         counted = self._listed(f"{prefix}{side}_num_blocks", row)
         self.line(f"{prefix}count = tl.load({counted})" + (f" * {parts}" if parts > 1 else ""))
         self.line(f"{prefix}list = {self._listed(f'{prefix}{side}_indices', row)}")
-        at = (
-            f"tl.load({prefix}list + step // {parts})"
-            if parts > 1
-            else f"tl.load({prefix}list + step)"
-        )
-        inner = f" + (step % {parts}) * {self.visited.size}" if parts > 1 else ""
+        entry, inner = "step", ""
+        if parts > 1:
+            entry, inner = f"step // {parts}", f" + (step % {parts}) * {self.visited.size}"
+        at = f"tl.load({prefix}list + {entry})"
         first = f"start_{self.visited.name} = {at} * {sizes[whole]}{inner}"
         self._loop(f"for step in tl.range(0, {prefix}count):", first, step, is_masked=not prefix)
 
@@ -362,8 +359,9 @@ class _Writer(TritonText):
         keeps = self.attention.keeps
         masks = [m for block in (self.own, self.visited) if (m := self._guard(block))]
         if is_masked and keeps is not None:
-            masks.append(closed(self._call("keeps")))
-        kept = self.name_of(" & ".join(masks)) if masks else ""
+            masks.append(self._call("keeps", self.closed))
+        kept = " & ".join(masks)
+        kept = self.name_of(kept) if masks and not kept.isidentifier() else kept
         self.line(f"t = tl.where({kept}, {changed}, {_LOWEST})" if kept else f"t = {changed}")
         return kept
 
@@ -379,7 +377,7 @@ class _Writer(TritonText):
     def _forward(self) -> None:
         width = power(int(self.attention.buffers["value"].shape[3]))
         self._addresses("query", "key", "value")
-        self._read("q", "query", self.own, 0)
+        self._read("q", self._tile("query", self.own, 0))
         size = self.own.size
         self.line(f"largest = tl.full([{size}, 1], {_LOWEST}, tl.float32)")
         self.line(f"total = tl.zeros([{size}, 1], tl.float32)")
@@ -387,20 +385,18 @@ class _Writer(TritonText):
         self._visit(self._forward_step)
         self.line("nothing = total == 0")
         self.line("total = tl.where(nothing, 1.0, total)")
-        self._begin("out", "h")
-        self._write("out", self.own, "acc / total")
+        self._write_tile("out", "(acc / total)")
         if "lse" in self.attention.written:
-            at, mask = self._row("lse")
             # Scores of masked rows are all minus infinity, and so is the log of their sum.
             text = f"tl.where(nothing, {_LOWEST}, largest * {self.unit!r} + libdevice.log(total))"
-            self.line(f"tl.store({at}, {text}" + (f", mask={mask})" if mask else ")"))
+            self._write(self._row("lse"), text)
 
     def _addresses(self, *roles: str) -> None:
         for role in roles:
             self._begin(role, "key_head" if role in ("key", "value") else "h")
 
     def _forward_step(self, is_masked: bool) -> None:
-        self._read("k", "key", self.visited, 1)
+        self._read("k", self._tile("key", self.visited, 1))
         self._scores(self._dot("q", "k"), is_masked)
         factor = self.unit * _LOG2E
         self.line("larger = tl.maximum(largest, tl.max(t, 1, keep_dims=True))")
@@ -409,7 +405,7 @@ class _Writer(TritonText):
         self.line(f"p = tl.exp2(tl.fma(t, {factor!r}, -shift))")
         self.line(f"fading = tl.exp2(largest * {factor!r} - shift)")
         self.line("total = total * fading + tl.sum(p, 1, keep_dims=True)")
-        self._read("v", "value", self.visited, 0)
+        self._read("v", self._tile("value", self.visited, 0))
         self.line(f"acc = {self._dot('p.to(v.dtype)', 'v', 'acc * fading')}")
         self.line("largest = larger")
 
@@ -418,9 +414,9 @@ class _Writer(TritonText):
         self.line(f"p = tl.exp2(tl.fma(t, {self.unit * _LOG2E!r}, -shift))")
 
     def _shift(self) -> None:
-        self._read_row("shift", "lse")
+        self._read("shift", self._row("lse"))
         self.line(f"shift = tl.where(shift == {_LOWEST}, 0.0, shift) * {_LOG2E!r}")
-        self._read_row("d", "delta")
+        self._read("d", self._row("delta"))
 
     def _score_gradient(self, kept: str) -> None:
         """Write the gradient of the scores before the function as `g`."""
@@ -435,19 +431,18 @@ class _Writer(TritonText):
     def _query(self) -> None:
         width = power(int(self.attention.buffers["query"].shape[3]))
         self._addresses("query", "key", "value", "grad")
-        self._read("q", "query", self.own, 0)
-        self._read("do", "grad", self.own, 0)
+        self._read("q", self._tile("query", self.own, 0))
+        self._read("do", self._tile("grad", self.own, 0))
         self._shift()
         self.line(f"acc = tl.zeros([{self.own.size}, {width}], tl.float32)")
         self._visit(self._query_step)
-        self._begin("query_grad", "h")
-        self._write("query_grad", self.own, f"acc * {self.attention.scale!r}")
+        self._write_tile("query_grad", f"(acc * {self.attention.scale!r})")
 
     def _query_step(self, is_masked: bool) -> None:
-        self._read("k", "key", self.visited, 1)
+        self._read("k", self._tile("key", self.visited, 1))
         kept = self._scores(self._dot("q", "k"), is_masked)
         self._probabilities()
-        self._read("v", "value", self.visited, 1)
+        self._read("v", self._tile("value", self.visited, 1))
         self.line(f"dp = {self._dot('do', 'v')}")
         self._score_gradient(kept)
         self.line(f"acc = {self._dot('g.to(k.dtype)', 'tl.trans(k)', 'acc')}")
@@ -455,29 +450,28 @@ class _Writer(TritonText):
     def _keys(self) -> None:
         widths = [power(int(self.attention.buffers[n].shape[3])) for n in ("key", "value")]
         self._addresses("key", "value")
-        self._read("k", "key", self.own, 0)
-        self._read("v", "value", self.own, 0)
+        self._read("k", self._tile("key", self.own, 0))
+        self._read("v", self._tile("value", self.own, 0))
         for name, width in zip(("dk", "dv"), widths, strict=True):
             self.line(f"{name} = tl.zeros([{self.own.size}, {width}], tl.float32)")
         if self.is_grouped:
             groups = self._groups()
             self.line(f"for group in range(0, {groups}):")
             self.indent += 1
-            self._open_head(f"head * {groups} + group")
+            self.line(f"h = head * {groups} + group")
         self._addresses("query", "grad")
         self._visit(self._keys_step)
         if self.is_grouped:
             self.indent -= 1
-        for name, text in (("key", f"dk * {self.attention.scale!r}"), ("value", "dv")):
-            self._begin(f"{name}_grad", "key_head")
-            self._write(f"{name}_grad", self.own, text)
+        self._write_tile("key_grad", f"(dk * {self.attention.scale!r})")
+        self._write_tile("value_grad", "dv")
 
     def _keys_step(self, is_masked: bool) -> None:
-        self._read("q", "query", self.visited, 1)
+        self._read("q", self._tile("query", self.visited, 1))
         self._shift()
         kept = self._scores(self._dot("k", "q"), is_masked)
         self._probabilities()
-        self._read("do", "grad", self.visited, 0)
+        self._read("do", self._tile("grad", self.visited, 0))
         self.line(f"dv = {self._dot('p.to(do.dtype)', 'do', 'dv')}")
         self.line(f"dp = {self._dot('v', 'tl.trans(do)')}")
         self._score_gradient(kept)

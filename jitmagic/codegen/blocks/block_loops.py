@@ -4,8 +4,8 @@ In: the loop form of a kernel, its Structure. Out: the loop form in which the lo
 contain one of kind "block": its last axis advances by a block, and values that depend on it are
 blocks. The axis is the one along which most loads and stores touch neighbouring elements, as for
 the lanes of C++ kernels (vector_lanes.py), which assume more about dynamic sizes. Outer axes become
-one loop of kind "parallel", or "parallel block". So do the loops of a pass that nothing encloses: a
-parallel loop that accumulates adds the totals of its parts.
+one parallel loop, of blocks or not. So do the loops of a pass that nothing encloses: a parallel
+loop that accumulates adds the totals of its parts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...loops.expr import Axis
 from ...symbols.size import hint_of
 from ..kernel import Atomic, For, Kernel, Statement
 from ..kernel_walk import statements
+from ..loop_form import Body, on_threads, plain_loops
 from ..loop_structure import Pass, Structure, scans_of
 from ..vector_lanes import accesses_of, likely_extent, neighbours
 
@@ -38,14 +39,15 @@ def with_blocks(kernel: Kernel, nest: Structure) -> Kernel:
     body = kernel.body
     for _ in nest.outer:
         body = _only_loop(body).body
-    parallel = "" if adds else "parallel "  # additions stay in order
     if outer is not None:
         axes = (*(axis for axis in nest.outer if axis != outer), outer)
-        return replace(kernel, body=(For(axes, body, f"{parallel}block"),))
-    kind = "block" if nest.outer else f"{parallel}block"
-    body = tuple(_blocked(body, nest.passes, inner, kind))
-    if nest.outer:
-        body = (For(nest.outer, body, parallel.strip() or "serial"),)
+        body = (For(axes, body, "block"),)
+    elif nest.outer:
+        body = (For(nest.outer, _blocked(body, nest.passes, inner)),)
+    else:
+        body = _blocked(body, nest.passes, inner, is_one=not adds)
+    if not adds:  # additions stay in order
+        body = tuple(on_threads(each) if isinstance(each, For) else each for each in body)
     return replace(kernel, body=body)
 
 
@@ -99,22 +101,22 @@ def _best(axes: Sequence[Axis], passes: Sequence[Pass], nest: Structure) -> tupl
 
 
 def _blocked(
-    body: Sequence[Statement], passes: Sequence[Pass], lanes: Sequence[Axis], kind: str
-) -> list[Statement]:
-    """Return the statements with the loops of each pass ending in blocks along its axis."""
+    body: Body, passes: Sequence[Pass], lanes: Sequence[Axis], is_one: bool = False
+) -> Body:
+    """Return the statements with the loops of each pass ending in blocks along its axis. `is_one`:
+    they become one loop, so that its rounds can run in parallel.
+    """
     left = iter(zip([each.axes for each in passes if each.axes], lanes, strict=True))
-    return [_ending_in(each, *next(left), kind) if isinstance(each, For) else each for each in body]
-
-
-def _ending_in(loop: For, axes: Sequence[Axis], lane: Axis, kind: str) -> For:
-    """Return a pass's loops over `axes` with blocks along `lane` innermost."""
-    body: tuple[Statement, ...] = (loop,)
-    for _ in axes:
-        body = _only_loop(body).body
-    others = tuple(axis for axis in axes if axis != lane)
-    if kind != "block":  # the rounds of one loop, which run in parallel
-        return For((*others, lane), body, kind)
-    made = For((lane,), body, kind)
-    for axis in reversed(others):
-        made = For((axis,), (made,))
-    return made
+    made: list[Statement] = []
+    for each in body:
+        if not isinstance(each, For):
+            made.append(each)
+            continue
+        axes, lane = next(left)
+        inside: Body = (each,)
+        for _ in axes:
+            inside = _only_loop(inside).body
+        others = tuple(axis for axis in axes if axis != lane)
+        blocks = For((*others, lane) if is_one else (lane,), inside, "block")
+        made += [blocks] if is_one else plain_loops(others, (blocks,))
+    return tuple(made)

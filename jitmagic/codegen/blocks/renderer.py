@@ -34,6 +34,7 @@ from ..kernel import (
     Group,
     Kernel,
     Let,
+    Parallel,
     Pointer,
     Result,
     Scratch,
@@ -144,6 +145,8 @@ class _Writer(Values):
         match each:
             case For():
                 self.loop(each)
+            case Parallel(body=(For() as loop,)):
+                self.loop(loop, "p")
             case Let(target, Result(total)):
                 self.values[target] = self.result(total, each.target.dtype)
             case Let(target, value):
@@ -162,16 +165,16 @@ class _Writer(Values):
             case _:
                 raise TypeError(f"no instruction for {each!r}")
 
-    def loop(self, loop: For) -> None:
+    def loop(self, loop: For, flags: str = "") -> None:
         extents = [self.integer(expr_of(axis.extent)) for axis in loop.axes]
         depth = self.code.depth + 1
         bound = [Register("i64", "scalar", depth) for _ in loop.axes]
-        flags = ("p" if "parallel" in loop.kind else "") + ("b" if "block" in loop.kind else "")
+        flags += "b" if loop.kind == "block" else ""
         self.axes.update(zip(loop.axes, bound, strict=True))
         self.code.open.append(Loop(tuple(zip(bound, extents, strict=True)), flags or "s"))
         self.known.append({})
         lane = self.lane
-        if "b" in flags:
+        if loop.kind == "block":
             lane = loop.axes[-1]
             self.extents.append(lane.extent)
         if flags == "pb" and len(loop.axes) == 1 and self.target.threads > 1:

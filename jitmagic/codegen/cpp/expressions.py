@@ -31,6 +31,7 @@ from ...loops.values import HALVES
 from ...operators.scalar import SCALARS
 from ...symbols.size import Dimension, expr_of
 from ..kernel import (
+    NATIVE,
     Atomic,
     Check,
     Kernel,
@@ -59,7 +60,7 @@ _LANE_CALLS = {"//": "floordiv", "%": "remainder"}
 
 
 class CppExpressions(OffsetText):
-    """Prints expressions of one kernel. `lane` and `count`: the axis of the open vector loop, and
+    """Prints expressions of one kernel. `lane` and `width`: the axis of the open vector loop, and
     the number of its lanes.
     """
 
@@ -71,11 +72,15 @@ class CppExpressions(OffsetText):
         self.names = argument_names(params, own, is_reserved, renamed)
         self.scratch: dict[str, Scratch] = {}
         self.lane: Axis | None = None
-        self.count = "1"
+        self.width = 1
         self.widths: set[int] = set()
         self.registered: set[str] = set()
         self.hoisted: dict[str, str] = {}  # name -> a call of sizes alone
         self._sizes: dict[Expr, str] = {}
+
+    @property
+    def count(self) -> str:
+        return "L" if self.width == NATIVE else str(self.width)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -127,8 +132,8 @@ class CppExpressions(OffsetText):
         return text if self.is_vector(value) else f"{self.vector_type(value.dtype)}({text})"
 
     def vector_type(self, dtype: torch.dtype) -> str:
-        if self.count.isdigit():
-            self.widths.add(int(self.count))
+        if self.width != NATIVE:
+            self.widths.add(self.width)
         return f"V{self.count}<{CTYPES[dtype]}>"
 
     def is_vector(self, node: Value) -> bool:

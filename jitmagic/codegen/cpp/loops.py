@@ -20,23 +20,8 @@ from ...loops.expr import Apply, Axis, AxisVar, Expr, Integer, add, mul
 from ...loops.ir import Load, Reduction, Scan, Value
 from ...schedule.score import extent_product, points
 from ...symbols.size import Size
-from ..kernel import (
-    BEGIN,
-    END,
-    For,
-    Join,
-    Let,
-    Parallel,
-    Partial,
-    Result,
-    Scratch,
-    Start,
-    Statement,
-    Store,
-    Total,
-    Var,
-)
-from ..loop_form import Accumulated, Body, LoopBuilder, plain_loops, position_in
+from ..kernel import For, Join, Let, Partial, Result, Scratch, Start, Statement, Store, Total, Var
+from ..loop_form import Accumulated, Body, LoopBuilder, on_threads, plain_loops, position_in
 from ..loop_structure import Pass, Structure
 from ..vector_lanes import Lanes, lanes_of_product
 
@@ -252,8 +237,7 @@ class VectorLoops(LoopBuilder):
         made: list[Statement] = [
             Scratch(name, node.dtype, parts, parts_of=totals[node]) for node, name in stored.items()
         ]
-        each = For((part,), body, start=AxisVar(BEGIN), stop=AxisVar(END))
-        made.append(Parallel(parts, 1, (each,)))
+        made.append(on_threads(For((part,), body)))
         each_part = Axis("part", parts)
         for node, name in stored.items():
             total = self.joined(node, 1)
@@ -289,7 +273,6 @@ class VectorLoops(LoopBuilder):
             *(Store(memory[node], at, Partial(t, node.dtype)) for node, t in totals.items()),
         )
         in_parts = For((lane,), of_part, "vector", step=width)
-        each = For((part,), (in_parts,), start=AxisVar(BEGIN), stop=AxisVar(END))
         with self.along(lane, width):
             sums = {node: self.joined(node, width) for node in first.reductions}
             joins = [
@@ -308,6 +291,6 @@ class VectorLoops(LoopBuilder):
         ]
         return (
             *declared,
-            Parallel(parts, 1, (each,)),
+            on_threads(For((part,), (in_parts,))),
             For((lane,), combine, "vector", step=width),
         )

@@ -39,7 +39,7 @@ from ..kernel import (
     Whole,
 )
 from ..kernel_walk import with_blocks
-from ..loop_form import Body, params_of, plain_loops
+from ..loop_form import Body, on_threads, params_of, plain_loops
 from ..loop_structure import Structure, scans_of
 from ..vector_lanes import Lanes, lane_step, likely_extent
 from .blocks import is_long_step, step_cost, steps_to_test
@@ -162,10 +162,10 @@ class _OuterLoops:
         tested: Sequence[tuple[Axis | None, int]] = (),
     ) -> Body:
         """Return a loop over rows, in parallel."""
-        rows = For(axes, body, start=AxisVar(BEGIN), stop=AxisVar(END))
+        rows = on_threads(For(axes, body), grain)
         # The test is inside a thread's range: around the parallel loop, its code would be there
         # twice.
-        return (Parallel(points(axes), grain, self._tested(tested, (rows,))),)
+        return (replace(rows, body=self._tested(tested, rows.body)),)
 
     def _tested(self, lanes: Sequence[tuple[Axis | None, int]], body: Body) -> Body:
         """Put a trip-count test around rows of a short dynamic length."""

@@ -16,6 +16,7 @@ from ...loops.ir import IndexValue, Value
 from ...symbols.size import Dimension, Size, expr_of
 from ..kernel import (
     END,
+    NATIVE,
     Accumulate,
     Argument,
     Call,
@@ -98,13 +99,13 @@ class CppText(CppExpressions):
         self.line(last)
 
     def lanes(
-        self, axis: Axis, count: str, head: str, body: Iterable[Statement], last: str
+        self, axis: Axis, width: int, head: str, body: Iterable[Statement], last: str
     ) -> None:
         """Print a block in which values are vectors along an axis."""
-        outside = self.lane, self.count
-        self.lane, self.count = axis, count
+        outside = self.lane, self.width
+        self.lane, self.width = axis, width
         self.inside(head, body, last)
-        self.lane, self.count = outside
+        self.lane, self.width = outside
 
     def statement(self, each: Statement) -> None:
         match each:
@@ -154,26 +155,25 @@ class CppText(CppExpressions):
         return f"const auto {var.name} = {self.value(value)};"
 
     def loop(self, loop: For) -> None:
-        name, width = loop.axes[0].name, loop.step
-        body = "JM_BODY {"
-        match loop.kind:
-            case "vector":
-                head = f"{self.blocks(loop)}[&](int64_t {name}, auto n) {body}"
-                self.lanes(loop.axes[0], str(width), head, loop.body, "});")
-            case "vector_counted":
-                size = self.size(loop.axes[0].extent)
+        axis, body = loop.axes[0], "JM_BODY {"
+        name = axis.name
+        match loop:
+            case For(kind="vector", step=int(width)):
+                head = f"{self.blocks(loop, width)}[&](int64_t {name}, auto n) {body}"
+                self.lanes(axis, width, head, loop.body, "});")
+            case For(kind="vector_counted", step=int(width)):
+                size = self.size(axis.extent)
                 head = f"jm::steps<{width}>({size}, [&](int64_t {name}, int64_t some) {body}"
-                self.lanes(loop.axes[0], str(width), head, loop.body, "});")
-            case "tile_rows":
+                self.lanes(axis, width, head, loop.body, "});")
+            case For(kind="tile_rows"):
                 head = f"jm::tile_rows<{loop.most}>(first, rows, [&](int64_t {name}) {body}"
                 self.inside(head, loop.body, "});")
             case _:
                 self.serial(loop)
 
-    def blocks(self, loop: For) -> str:
+    def blocks(self, loop: For, width: int) -> str:
         """Return the beginning of a loop over blocks of lanes."""
-        (axis,), width = loop.axes, loop.step
-        assert isinstance(width, int)
+        (axis,) = loop.axes
         if loop.trips:
             return f"jm::told_steps<{width}>({loop.trips}, "
         if loop.stop is None:
@@ -191,10 +191,10 @@ class CppText(CppExpressions):
             self.rows(loop)
             return
         (axis,) = loop.axes
-        start = self.index(loop.start)
-        stop = self.size(axis.extent) if loop.stop is None else self.index(loop.stop)
+        end = expr_of(axis.extent) if loop.stop is None else loop.stop
+        start, stop = self.index(loop.start), self.index(end)
         declared = f"{axis.name} = {start}"
-        if not stop.isdigit() and loop.stop != AxisVar(END):
+        if not isinstance(end, Integer) and end != AxisVar(END):
             declared += f", {axis.name}_end = {stop}"
             stop = f"{axis.name}_end"
         step = f"++{axis.name}"
@@ -296,7 +296,9 @@ class CppText(CppExpressions):
         given = [] if each.given is None else [f"auto {each.given.name}"]
         axes = [f"int64_t {axis.name}" if axis else "int64_t" for axis in each.axes]
         parameters = ", ".join([*given, *axes, *filter(None, [each.count])])
-        self.lanes(each.lane, "L", f"{before}[&]({parameters}) JM_BODY {{", each.body, f"}}{after}")
+        self.lanes(
+            each.lane, NATIVE, f"{before}[&]({parameters}) JM_BODY {{", each.body, f"}}{after}"
+        )
 
     def called(self, call: Call) -> None:
         constants = ", ".join(map(self.argument, call.constants))

@@ -23,10 +23,7 @@ from ..attention.cpp import attention_call
 from ..attention.kernel import AttentionKernel
 from ..attention.kernel import Kernel as Rendered
 from ..config import CppConfig
-from ..kernel import (
-    Call,
-    Kernel,
-)
+from ..kernel import Call, Kernel
 from ..kernel_walk import statements
 from ..linearize import Style, linearize
 from ..loop_structure import structure

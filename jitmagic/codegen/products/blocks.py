@@ -15,8 +15,20 @@ from ...loops.expr import Axis, AxisVar, Expr, add, times
 from ...loops.ir import Buffer, Load, Value
 from ...schedule.products import Product
 from ...symbols.size import Size, expr_of
-from ..kernel import Call, For, Group, Kernel, Let, Pointer, Scratch, Statement, Store, Var
-from ..loop_form import Body, params_of
+from ..kernel import (
+    Call,
+    For,
+    Group,
+    Kernel,
+    Let,
+    Parallel,
+    Pointer,
+    Scratch,
+    Statement,
+    Store,
+    Var,
+)
+from ..loop_form import Body, on_threads, params_of
 from ..loop_structure import Structure
 from .cpp import a_steps, b_steps, products_in, stores_of, way_of
 from .dequantised_cpp import start_of
@@ -59,12 +71,12 @@ def _statements(kernel: Structure, products: Sequence[Product]) -> Iterator[Stat
         rows = (Pointer(sums, expr_of(0)), n.extent, 1)
 
 
-def _loop(product: Product, sums: str, stores: Body) -> For:
+def _loop(product: Product, sums: str, stores: Body) -> Parallel:
     """Return the loop in which the stores read finished sums."""
     m, n = product.m, product.n
     var = Var(f"{sums}_of", product.total.dtype)
     found = Let(var, Load(sums, (_position(m, n),), product.total.dtype))
-    return For((m, n), (found, Let(product.total, var), *stores), "parallel block")
+    return on_threads(For((m, n), (found, Let(product.total, var), *stores), "block"))
 
 
 def _position(m: Axis, n: Axis) -> Expr:

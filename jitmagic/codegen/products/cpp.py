@@ -93,7 +93,8 @@ def _gemm(stores: Sequence[Store], product: Product) -> Body:
         args.append("jm::NoEpilogue{}")
     else:
         args.append(_epilogue(stores, main, product))
-    return (Call(_function(product), tuple(args), "gemm", (way_of(product),)),)
+    function = "gemm_rows" if _is_rows(product) else "gemm"
+    return (Call(function, tuple(args), "gemm", (way_of(product),)),)
 
 
 def _is_rows(product: Product) -> bool:
@@ -105,19 +106,10 @@ def _is_rows(product: Product) -> bool:
     return isinstance(product.m.extent, Size) and left[1] == 1 != right[1]
 
 
-def _known_steps(product: Product) -> tuple[tuple[int, int], ...]:
+def _known_steps(product: Product) -> list[list[int]]:
     """Return the strides of both operands, 0 for a dynamic one, which is not known to be 1."""
-    return tuple(
-        (_known(first), _known(second)) for first, second in (a_steps(product), b_steps(product))
-    )
-
-
-def _known(step: Step) -> int:
-    return step if isinstance(step, int) else 0
-
-
-def _function(product: Product) -> str:
-    return "gemm_rows" if _is_rows(product) else "gemm"
+    pairs = (a_steps(product), b_steps(product))
+    return [[step if isinstance(step, int) else 0 for step in pair] for pair in pairs]
 
 
 def way_of(product: Product) -> Group:
@@ -160,20 +152,17 @@ def _epilogue(stores: Sequence[Store], main: Store, product: Product, name: str 
 
 def a_steps(product: Product) -> tuple[Step, Step]:
     """Return the strides of the first operand along m and k."""
-    assert isinstance(product.a, Load)
-    offset = product.a.index[0]
-    return _pair(offset, product.m, product.k)
+    return _pair(product.a, product.m, product.k)
 
 
 def b_steps(product: Product) -> tuple[Step, Step]:
     """Return the strides of the second operand along k and n."""
-    assert isinstance(product.b, Load)
-    offset = product.b.index[0]
-    return _pair(offset, product.k, product.n)
+    return _pair(product.b, product.k, product.n)
 
 
-def _pair(offset: Expr, first: Axis, second: Axis) -> tuple[Step, Step]:
-    first_step, second_step = coefficient(offset, first), coefficient(offset, second)
+def _pair(load: Value, first: Axis, second: Axis) -> tuple[Step, Step]:
+    assert isinstance(load, Load)
+    first_step, second_step = (coefficient(load.index[0], axis) for axis in (first, second))
     assert first_step is not None
     assert second_step is not None
     return first_step, second_step

@@ -18,6 +18,7 @@ from ...loops.expr import (
     Axis,
     AxisVar,
     Expr,
+    Integer,
     axes_of,
     is_never_negative,
     leaves,
@@ -45,12 +46,12 @@ from .ops import (
     INFIX,
     WIDE,
     cast_text,
-    closed,
     compute_text,
     helpers_of,
+    is_call,
+    is_open,
     literal,
     plain_number,
-    spread,
     typed,
 )
 from .tile import Tile
@@ -97,6 +98,14 @@ class TritonExpressions(OffsetText):
     def name_of(self, code: str) -> str:
         """Return a variable that holds the expression, computed here."""
 
+    def named(self, node: Value) -> str:
+        """Return a variable that holds the value."""
+        text = self.value(node)
+        match node:
+            case Var() | Result(Total(lost=None, at=None, var=Var(dtype=node.dtype))):
+                return text
+        return self.name_of(text)
+
     def result(self, total: Total) -> str:
         """Return what was accumulated. A rounding error is NaN if the sum is infinite."""
         if total.lost is None:
@@ -142,7 +151,7 @@ class TritonExpressions(OffsetText):
         return f"[{', '.join(str(sizes.get(d, 1)) for d in range(self.tile.rank))}]"
 
     def spread(self, text: str, blocks: Iterable[TileBlock]) -> str:
-        return spread(text, self.shape(blocks), self.position_dtype)
+        return f"tl.broadcast_to({text}, {self.shape(blocks)})"
 
     def axes_of(self, node: Value) -> frozenset[Axis]:
         """Return the axes along which an expression varies."""
@@ -181,15 +190,14 @@ class TritonExpressions(OffsetText):
             case Load():
                 return self.load(node)
             case Cast(value, dtype):
-                return cast_text(self.value(value), value.dtype, dtype)
+                return cast_text(self.closed(value), value.dtype, dtype)
             case Compute(op, args, dtype):
                 self.helpers.update(helpers_of(op, args[-1].dtype))
                 return compute_text(op, self.operands(node), dtype, args[-1].dtype)
             case IndexValue(expr, dtype):
-                text = self.index(expr)
-                if text.lstrip("-").isdigit():
-                    return typed(int(text), dtype)
-                return cast_text(text, torch.int32, dtype)
+                if isinstance(expr, Integer):
+                    return typed(expr.value, dtype)
+                return cast_text(self.closed_index(expr), torch.int32, dtype)
             case Inside(value, block, fill, dtype):
                 mask = self.scope.masks.get(block)
                 if mask is None:  # in a WholeBlock
@@ -198,7 +206,7 @@ class TritonExpressions(OffsetText):
             case Key(value, position, op):
                 kind = "float" if value.dtype.is_floating_point else "integer"
                 held = WIDE.get(value.dtype, value.dtype)
-                texts = cast_text(self.value(value), value.dtype, held), self.value(position)
+                texts = cast_text(self.closed(value), value.dtype, held), self.value(position)
                 return f"{self.helper(f'key_of_{kind}')}({', '.join(texts)}, {op == 'ascending'})"
             case OfKey(key, op, part, dtype):
                 if part == "position":
@@ -212,8 +220,26 @@ class TritonExpressions(OffsetText):
                 if total.at is not None:
                     return f"{total.at.name}.to(tl.int64)"
                 text, held = self.result(total), total.var.dtype
-                return text if dtype == held else cast_text(self.name_of(text), held, dtype)
+                if dtype == held:
+                    return text
+                return cast_text(text if total.lost is None else self.name_of(text), held, dtype)
         raise TypeError(f"no Triton for {type(node).__name__}")
+
+    def closed(self, node: Value) -> str:
+        """Return the expression, in brackets if an adjacent operator or method could bind to a part
+        of it.
+        """
+        return f"({self.value(node)})" if self.is_open(node) else self.value(node)
+
+    def is_open(self, node: Value) -> bool:
+        match node:
+            case Compute(op, args, dtype):
+                return is_open(op, dtype, args[-1].dtype)
+            case Inside(value, block):
+                return block not in self.scope.masks and self.is_open(value)
+            case Result(total, dtype):
+                return dtype == torch.bool and total.var.dtype != dtype
+        return isinstance(node, (Cast, OfKey)) and node.dtype == torch.bool
 
     def operands(self, node: Compute) -> list[str]:
         numbers = [isinstance(arg, Constant) for arg in node.args]
@@ -223,8 +249,9 @@ class TritonExpressions(OffsetText):
         # int32 or a float32.
         plain = (node.op in INFIX or chooses) and tensor
         write = literal if plain else typed
+        value = self.value if is_call(node.op, node.args[-1].dtype) else self.closed
         return [
-            write(arg.value, arg.dtype) if isinstance(arg, Constant) else self.value(arg)
+            write(arg.value, arg.dtype) if isinstance(arg, Constant) else value(arg)
             for arg in node.args
         ]
 
@@ -240,15 +267,16 @@ class TritonExpressions(OffsetText):
             if node.mask is None:
                 return name
             return f"tl.where({self.value(node.mask)}, {name}, {_fill(node)})"
-        axes, at = self.axes_in(offset), self.index(offset)
+        axes, at, is_first = self.axes_in(offset), self.index(offset), offset == Integer(0)
         masks = self.masks(axes)
         if node.mask is not None:
-            masks.append(closed(self.value(node.mask)))
+            masks.append(self.closed(node.mask))
             # tl.load requires pointers of at least the shape of their mask.
             wide = self.shape(self.blocks_over(axes | self.axes_of(node.mask)))
             if wide != self.shape(self.blocks_over(axes)):
-                at = spread(at, wide)
-        pointer = name if at == "0" else f"{name} + {at}"
+                at = self.spread_index(offset, wide, "tl.int32")
+                is_first = False
+        pointer = name if is_first else f"{name} + {at}"
         if not masks:
             return f"tl.load({pointer})"
         return f"tl.load({pointer}, mask={' & '.join(masks)}, other={_fill(node)})"
@@ -257,11 +285,28 @@ class TritonExpressions(OffsetText):
 
     def size_text(self, size: Dimension) -> str:
         """Return an extent or a stride, in parentheses if it is an expression."""
-        return closed(self.index(size.expr)) if isinstance(size, Size) else str(size)
+        return self.closed_index(size.expr) if isinstance(size, Size) else str(size)
+
+    def spread_index(self, expr: Expr, shape: str, dtype: str) -> str:
+        """Broadcast an index to that shape; Triton broadcasts only tensors, not plain integers."""
+        text = self.index(expr)
+        if isinstance(expr, Integer):
+            return f"tl.full({shape}, {text}, {dtype})"
+        return f"tl.broadcast_to({text}, {shape})"
 
     def index(self, expr: Expr) -> str:
         """Return the expression in integer arithmetic; axes are variables of their own name."""
+        return self.sum(expr)[0]
+
+    def closed_index(self, expr: Expr) -> str:
+        """Return the expression, in brackets if it has an operator."""
+        text, is_open = self.sum(expr)
+        return f"({text})" if is_open else text
+
+    def sum(self, expr: Expr) -> tuple[str, bool]:
+        """Return the text of an expression, and whether it has an operator outside of brackets."""
         constant, terms = linear(expr)
+        is_open = constant < 0
         parts = []
         for block, digits in self._positions.items():
             # Triton cannot see that the digits of a position add up to the position, and would load
@@ -270,12 +315,15 @@ class TritonExpressions(OffsetText):
             if factor and all(terms.get(atom) == factor * n for atom, n in digits.items()):
                 flat = self.scope.flat[block]
                 parts.append(flat if factor == 1 else f"{flat} * {factor}")
+                is_open |= factor != 1
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
         for block, flat in self.scope.flat.items():
             # Triton sees that this sum is aligned, and not that its two parts together are.
             if (rest := _beyond(block, constant, terms)) is not None:
-                return terms_text([f"{flat}_at"], {}, rest, self.atom)
-        return terms_text(parts, terms, constant, self.atom)
+                return terms_text([f"{flat}_at"], {}, rest, self.atom), rest != 0
+        is_open |= len(parts) + len(terms) + bool(constant) > 1
+        is_open |= any(n != 1 or (isinstance(a, Apply) and a.op == "*") for a, n in terms.items())
+        return terms_text(parts, terms, constant, self.atom), is_open
 
     def divided(self, sign: str, a: Expr, b: int) -> str:
         return self.rounded_down(sign, a, str(b))
@@ -285,15 +333,15 @@ class TritonExpressions(OffsetText):
         operands.
         """
         if is_never_negative(a):
-            return f"({closed(self.index(a))} {sign} {divisor})"
+            return f"({self.closed_index(a)} {sign} {divisor})"
         name = {"//": "floor_divide_integer", "%": "remainder_integer"}[sign]
         return f"{self.helper(name)}({self.index(a)}, {divisor})"
 
     def sized(self, expr: Apply) -> str:
         op, args = expr.op, expr.args
         if op in ("//", "%"):
-            return self.rounded_down(op, args[0], closed(self.index(args[1])))
-        texts = [closed(self.index(part)) for part in args]
+            return self.rounded_down(op, args[0], self.closed_index(args[1]))
+        texts = [self.closed_index(part) for part in args]
         return " * ".join(texts) if op == "*" else f"{_SIZE_OPS[op]}({', '.join(texts)})"
 
 

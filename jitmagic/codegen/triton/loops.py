@@ -18,7 +18,7 @@ from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Compute, IndexValue, Load, Reduction, Scan, Value, walk
 from ...loops.ir import Store as NestStore
 from ...loops.relative_sums import RelativeSum
-from ...loops.values import cast, compute, identity
+from ...loops.values import cast, identity
 from ...operators.scalar import ORDERS, REDUCTIONS
 from ...schedule.products import Product
 from ...schedule.score import extent_of
@@ -52,7 +52,7 @@ from ..loop_form import Accumulated, Body, LoopBuilder, params_of, position_in
 from ..loop_structure import Pass, Structure, picks_of, scans_of
 from ..products.tensor_cores import dot_operands
 from .ops import WIDE
-from .relative_sums import with_relative_sums
+from .relative_sums import related_sum, with_relative_sums
 from .tile import Tile
 
 __all__ = ["tile_kernel"]
@@ -172,7 +172,7 @@ class _TileLoops(LoopBuilder):
         )
         loops = self._steps(block, start, (*scans, *point))
         relative = (
-            Let(node, Fold("sum", _related(found, totals[found.beside]), block, node.dtype))
+            Let(node, Fold("sum", related_sum(found, totals[found.beside]), block, node.dtype))
             for node, found in sums.items()
         )
         started = (*carries.values(), *totals.values())
@@ -348,19 +348,11 @@ class _TileLoops(LoopBuilder):
             lost = Var(f"{name}_lost", dtype)
         order = [axis for b in (*self.tile.outer, *self.tile.inner.values()) for axis in b.axes]
         tile = tuple(axis for axis in order if axis in axes)
-        var = Var(name, dtype)
+        is_ragged = block is not None and block.ragged
         return Total(
-            node.op,
-            node.axes,
-            dtype,
-            var,
-            at,
-            lost,
-            tile=tile,
-            relative=relative,
-            count=number,
-            is_ragged=block is not None and block.ragged,
-        )
+            node.op, node.axes, dtype, Var(name, dtype), at, lost,
+            tile=tile, relative=relative, count=number, is_ragged=is_ragged,
+        )  # fmt: skip
 
 
 def _counted(each: Statement, block: TileBlock) -> Statement:
@@ -370,20 +362,6 @@ def _counted(each: Statement, block: TileBlock) -> Statement:
     if not isinstance(each.value, Inside):
         return each
     return replace(each, value=each.value.value, block=block)
-
-
-def _related(found: RelativeSum, total: Total) -> Value:
-    """Return the lanes' sums, relative to the base instead of the lane's maximum or mean."""
-    dtype = total.var.dtype
-    plain = replace(total, op="sum", relative=None, count=None)
-    held, own = (Result(replace(plain, var=v or plain.var), dtype) for v in (None, total.relative))
-    if found.kind == "exponentials":
-        return compute("mul", own, compute("exp", compute("sub", held, found.base)))
-    assert total.count is not None
-    tile = total.tile if total.is_ragged else ()
-    count = Result(replace(plain, var=total.count, tile=tile), dtype)
-    rest = compute("sub", compute("truediv", held, count), found.base)
-    return compute("add", own, compute("mul", count, compute("mul", rest, rest)))
 
 
 def _is_store(each: Statement) -> bool:

@@ -21,19 +21,19 @@ import torch
 
 from ...loops.values import HALVES
 from ...operators.scalar import SCALARS, line_of
+from .device_functions import HELPERS, PROPAGATE_NAN
 
 __all__ = [
-    "HELPERS",
     "INFIX",
     "TL_DTYPES",
     "WIDE",
     "cast_text",
-    "closed",
     "compute_text",
     "helpers_of",
+    "is_call",
+    "is_open",
     "literal",
     "plain_number",
-    "spread",
     "typed",
 ]
 
@@ -68,7 +68,6 @@ INFIX: Mapping[str, str] = {
     **{"bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}"},
     **{"lshift": "{0} << {1}", "rshift": "{0} >> {1}"},
 }
-_NAN = "propagate_nan=tl.PropagateNan.ALL"
 _ONE = "tl.full([], 1.0, {t})"
 _EITHER: Mapping[str, str] = {
     "where": "tl.where({0}, {1}, {2})",
@@ -90,9 +89,9 @@ _FLOAT: Mapping[str, str] = {
     "ceil": "tl.ceil({0})",
     "round": "libdevice.nearbyint({0})",
     "frac": "{0} - libdevice.trunc({0})",
-    "relu": f"tl.maximum({{0}}, tl.full([], 0.0, {{t}}), {_NAN})",
-    "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN})",
-    "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN})",
+    "relu": f"tl.maximum({{0}}, tl.full([], 0.0, {{t}}), {PROPAGATE_NAN})",
+    "maximum": f"tl.maximum({{0}}, {{1}}, {PROPAGATE_NAN})",
+    "minimum": f"tl.minimum({{0}}, {{1}}, {PROPAGATE_NAN})",
     "fmax": "tl.maximum({0}, {1})",
     "fmin": "tl.minimum({0}, {1})",
     "isnan": "{0} != {0}",
@@ -136,159 +135,15 @@ _SHORT: Mapping[str, str] = {
     "abs": _NARROW.format("tl.abs({0}.to(tl.float32))"),
 }
 
-_MORE = """\
-    quotient = libdevice.floor(whole)
-    quotient = tl.where(whole - quotient > 0.5, quotient + 1.0, quotient)
-    exact = tl.where(whole != 0, quotient, libdevice.copysign(whole * 0.0, ratio))
-    return tl.where(b == 0, ratio, exact)"""
-_FLOOR_DIVIDE = (
-    """\
-@triton.jit
-def floor_divide_{name}(a, b):
-    # c10::div_floor_floating: the quotient of what divides exactly
-    ratio = {ratio}
-    rest = libdevice.fmod(a, b)
-    whole = {whole}
-    whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
-"""
-    + _MORE
-)
-_EXTREME = """\
-@triton.jit
-def first_{name}(a, at_a, b, at_b):
-    # NaN comes before every number; of equals, the lowest position
-    better = (a {sign} b) | ((a != a) & (b == b))
-    equal = (a == b) | ((a != a) & (b != b))
-    keep = better | (equal & (at_a < at_b))
-    return tl.where(keep, a, b), tl.where(keep, at_a, at_b)"""
 
-HELPERS: Mapping[str, str] = {
-    "floor_divide_integer": """\
-@triton.jit
-def floor_divide_integer(a, b):
-    quotient = a // b
-    rest = a - quotient * b
-    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)""",
-    "remainder_integer": """\
-@triton.jit
-def remainder_integer(a, b):
-    rest = a % b
-    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
-    "remainder_float": """\
-@triton.jit
-def remainder_float(a, b):
-    rest = libdevice.fmod(a, b)
-    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
-    "floor_divide_single": _FLOOR_DIVIDE.format(
-        name="single", ratio="tl.div_rn(a, b)", whole="tl.div_rn(a - rest, b)"
-    ),
-    "floor_divide_double": _FLOOR_DIVIDE.format(
-        name="double", ratio="a / b", whole="(a - rest) / b"
-    ),
-    "combine_max": f"""\
-@triton.jit
-def combine_max(a, b):
-    return tl.maximum(a, b, {_NAN})""",
-    "combine_min": f"""\
-@triton.jit
-def combine_min(a, b):
-    return tl.minimum(a, b, {_NAN})""",
-    "add_kept": """\
-@triton.jit
-def add_kept(total, lost, value):
-    joined = total + value
-    taken = joined - total
-    return joined, lost + ((total - (joined - taken)) + (value - taken))
-""",
-    "add_exp": f"""\
-@triton.jit
-def add_exp(largest, total, value):
-    # the maximum so far, and the sum of exponentials relative to it
-    rest = value - largest
-    factor = tl.exp(-tl.abs(rest))
-    joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
-    joined = tl.where(value == float("-inf"), total, joined)
-    return tl.maximum(largest, value, {_NAN}), joined""",
-    "add_square": """\
-@triton.jit
-def add_square(total, squares, count, value):
-    # the sum so far, and the squares of differences from the mean, as Youngs and Cramer add them
-    after = count + 1.0
-    joined = total + value
-    rest = after * value - joined
-    scale = 1.0 / tl.maximum(count * after, 1.0)
-    return joined, squares + rest * rest * scale, after""",
-    "combine_sum": """\
-@triton.jit
-def combine_sum(a, b):
-    return a + b""",
-    "combine_logsumexp": f"""\
-@triton.jit
-def combine_logsumexp(a, b):
-    # the difference of equal infinities is NaN
-    rest = libdevice.log1p(libdevice.exp(-tl.abs(a - b)))
-    return tl.where(a == b, a + {math.log(2)}, tl.maximum(a, b, {_NAN}) + rest)""",
-    "key_of_float": """\
-@triton.jit
-def key_of_float(value, position, ascending: tl.constexpr):
-    # the bits of floats, turned where they are negative, are in order; of zeros the sign is kept
-    # below the position
-    zero = (value == 0).to(tl.int64) & (value.to(tl.int32, bitcast=True) < 0).to(tl.int64)
-    bits = (value + 0.0).to(tl.int32, bitcast=True)
-    bits = tl.where(value == 0, 0, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
-    bits = tl.where(value != value, 0x7FFFFFFF, bits)
-    bits = ~bits if ascending else bits
-    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1) | zero""",
-    "float_of_key": """\
-@triton.jit
-def float_of_key(key, ascending: tl.constexpr):
-    bits = (key >> 32).to(tl.int32)
-    bits = ~bits if ascending else bits
-    value = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
-    return tl.where((bits == 0) & ((key & 1) == 1), -value, value)""",
-    "key_of_integer": """\
-@triton.jit
-def key_of_integer(value, position, ascending: tl.constexpr):
-    bits = ~value if ascending else value
-    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1)""",
-    "integer_of_key": """\
-@triton.jit
-def integer_of_key(key, ascending: tl.constexpr):
-    bits = (key >> 32).to(tl.int32)
-    return ~bits if ascending else bits""",
-    "position_of_key": """\
-@triton.jit
-def position_of_key(key):
-    return 0x7FFF - ((key >> 1) & 0x7FFF)""",
-    "first_keys": """\
-@triton.jit
-def first_keys(keys, places, count: tl.constexpr, axis: tl.constexpr):
-    # the greatest keys, one after the other; those outside of the row are the least int64
-    best = tl.max(keys, axis, keep_dims=True)
-    found = tl.where(places >= 0, best, best)
-    for place in tl.static_range(1, count):
-        keys = tl.where(keys == best, -9223372036854775808, keys)
-        best = tl.max(keys, axis, keep_dims=True)
-        found = tl.where(places == place, best, found)
-    return found""",
-    "combine_prod": """\
-@triton.jit
-def combine_prod(a, b):
-    return a * b""",
-    "first_argmax": _EXTREME.format(name="argmax", sign=">"),
-    "first_argmin": _EXTREME.format(name="argmin", sign="<"),
-}
-"""Device functions that kernels of a module may call; those it names are written above it."""
-
-
-def typed(value: bool | int | float, dtype: torch.dtype) -> str:
+def typed(value: bool | int | float, dtype: torch.dtype, shape: str = "[]") -> str:
     """Return a constant of exactly that dtype, by its bits where Triton would change it."""
     # Triton has no -0.0 literal, and prints a bfloat16 with six decimals (1e-08 becomes 0).
     if dtype.is_floating_point and not _survives(float(value), dtype):
         width = torch.finfo(dtype).bits
         bits = torch.tensor(value, dtype=dtype).view(_INTEGERS[width]).item()
-        return f"tl.full([], {bits}, tl.int{width}).to({TL_DTYPES[dtype]}, bitcast=True)"
-    return f"tl.full([], {plain_number(value, dtype)}, {TL_DTYPES[dtype]})"
+        return f"tl.full({shape}, {bits}, tl.int{width}).to({TL_DTYPES[dtype]}, bitcast=True)"
+    return f"tl.full({shape}, {plain_number(value, dtype)}, {TL_DTYPES[dtype]})"
 
 
 def _survives(value: float, dtype: torch.dtype) -> bool:
@@ -338,15 +193,39 @@ def _shortest(value: float) -> str:
 
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
-    """Return `op` on typed operands of dtype `operand`, with a result of `dtype`."""
-    if operand in HALVES and not SCALARS[op].conditional:
-        wide = [f"{closed(arg)}.to(tl.float32)" for arg in args]
+    """Return `op` on typed operands of dtype `operand`, with a result of `dtype`. Operands with an
+    operator have brackets, but for those of `is_call`.
+    """
+    if _is_widened(op, operand):
+        wide = [f"{arg}.to(tl.float32)" for arg in args]
         text = compute_text(op, wide, torch.float32, torch.float32)
         return text if dtype == torch.bool else f"({text}).to({TL_DTYPES[dtype]})"
     template = line_of(op, "triton", *_tables(operand))
-    if not re.fullmatch(r"[\w.]+\([^()]*\)", template):
-        args = [closed(arg) for arg in args]
     return template.format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
+
+
+def _is_widened(op: str, operand: torch.dtype) -> bool:
+    return operand in HALVES and not SCALARS[op].conditional
+
+
+def is_call(op: str, operand: torch.dtype) -> bool:
+    """Return whether the operation is a function of its operands as they are."""
+    if _is_widened(op, operand):
+        return False
+    line = line_of(op, "triton", *_tables(operand))
+    return re.fullmatch(r"[\w.]+\([^()]*\)", line) is not None
+
+
+def is_open(op: str, dtype: torch.dtype, operand: torch.dtype) -> bool:
+    """Return whether an adjacent operator or method could bind to a part of the operation."""
+    if _is_widened(op, operand):
+        return dtype == torch.bool and is_open(op, dtype, torch.float32)
+    line, depth = line_of(op, "triton", *_tables(operand)), 0
+    for sign in line:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == " " and depth == 0:
+            return True
+    return line[0] in "-~"
 
 
 def helpers_of(op: str, operand: torch.dtype) -> list[str]:
@@ -367,8 +246,9 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """Return `text` converted as Tensor.to converts it on the same device."""
-    text = closed(text)
+    """Return `text` converted as Tensor.to converts it on the same device. It has brackets if it
+    has an operator.
+    """
     if target == torch.bool:
         return f"{text}.to(tl.float32) != 0" if source in HALVES else f"{text} != 0"
     steps = [target]
@@ -388,20 +268,3 @@ def _through(target: torch.dtype) -> list[torch.dtype]:
     # Floats become narrow integers by way of a wide one: wrapped around, not clamped.
     wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
     return [wide[target], target] if target in wide else [target]
-
-
-def spread(code: str, shape: str, dtype: str = "tl.int32") -> str:
-    """Broadcast an index to that shape; Triton broadcasts only tensors, not plain integers."""
-    if code.removeprefix("-").isdigit():
-        return f"tl.full({shape}, {code}, {dtype})"
-    return f"tl.broadcast_to({code}, {shape})"
-
-
-def closed(code: str) -> str:
-    """Return the text, in brackets if an adjacent operator or method could bind to a part of it."""
-    depth = 0
-    for sign in code:
-        depth += (sign in "([") - (sign in ")]")
-        if sign == " " and depth == 0:
-            return f"({code})"
-    return f"({code})" if code[0] in "-~" else code

@@ -1,21 +1,19 @@
 """Prints a kernel as the body of one Triton function.
 
 In: a Kernel of the linear form, the Tile of a program. Out: lines, and the device functions that
-they call. A run-time index that is out of
-range fails a device assertion, as eager's CUDA kernels do: the error surfaces at the next
-synchronisation. Points outside the extents are exempt.
+they call. A run-time index that is out of range fails a device assertion, as eager's CUDA kernels
+do: the error surfaces at the next synchronisation. Points outside the extents are exempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from math import prod
 
 import torch
 
-from ...loops.expr import (
-    Expr,
-)
+from ...loops.expr import Expr, Integer
 from ...loops.ir import Value
 from ...loops.values import identity
 from ...symbols.size import Dimension, is_same
@@ -44,32 +42,16 @@ from ..kernel import (
 )
 from ..linearize import Style
 from .expressions import TritonExpressions
-from .ops import (
-    cast_text,
-    closed,
-    typed,
-)
+from .ops import cast_text, typed
 from .tile import Tile
 
 __all__ = ["FEW_PLACES", "STYLE", "TritonText"]
 
 FEW_PLACES = 16  # keys that are found one after the other faster than all are sorted
 STYLE = Style(longest=7, tiles=True)
-_JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
-    "all": "{0} & {1}",
-    "max": "combine_max({0}, {1})",
-    "min": "combine_min({0}, {1})",
-    "logsumexp": "combine_logsumexp({0}, {1})",
-}
-_FOLD: Mapping[str, str] = {
-    "sum": "tl.sum({0}, {axis}{keep})",
-    "any": "tl.max({0}, {axis}{keep})",
-    "all": "tl.min({0}, {axis}{keep})",
-    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
-    "max": "tl.reduce({0}, {axis}, combine_max{keep})",
-    "min": "tl.reduce({0}, {axis}, combine_min{keep})",
-    "logsumexp": "tl.reduce({0}, {axis}, combine_logsumexp{keep})",
-}
+# Other reductions call the device function combine_*.
+_JOIN: Mapping[str, str] = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
+_FOLD: Mapping[str, str] = {"sum": "tl.sum", "any": "tl.max", "all": "tl.min"}
 
 
 class TritonText(TritonExpressions):
@@ -145,18 +127,17 @@ class TritonText(TritonExpressions):
 
     def program(self, blocks: Sequence[TileBlock]) -> None:
         """Define the blocks of this program, by its number."""
-        before = _ProgramCounts()
+        before: list[int | str] = []
         pid = "tl.program_id(0)" + (".to(tl.int64)" if self.tile.wide else "")
         if len(blocks) > 1:
             self.line(f"pid = {pid}")
             pid = "pid"
         opened: list[tuple[TileBlock, str, int]] = []
         for number, block in reversed(list(enumerate(blocks))):
-            extent = self.size_text(block.reach)
-            start = pid if before.is_one else f"{pid} // {before}"
-            before.take(block, extent)
+            start = pid if all(n == 1 for n in before) else f"{pid} // {_product(before)}"
+            before.append(self.programs(block))
             if not all(other.single for other in blocks[:number]):
-                start += f" % {_ProgramCounts.of(block, extent)}"
+                start += f" % {before[-1]}"
             if block.size > 1 and not block.single:
                 opened.append((block, start if start == pid else f"({start})", block.size))
             else:
@@ -164,6 +145,13 @@ class TritonText(TritonExpressions):
         # Where an aligned block begins depends on the row.
         for block, start, factor in sorted(opened, key=lambda each: each[0].row is not None):
             self.open(block, start, factor)
+
+    def programs(self, block: TileBlock) -> int | str:
+        """Return the number of programs along a block."""
+        if block.single or isinstance(block.count, int):
+            return 1 if block.single else int(block.count)
+        extent = self.size_text(block.reach)
+        return extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})"
 
     def open(self, block: TileBlock, origin: str, factor: int = 1, is_whole: bool = False) -> None:
         """Define the positions of a block, its mask and its axes."""
@@ -239,8 +227,6 @@ class TritonText(TritonExpressions):
 
     def name_of(self, code: str) -> str:
         """Return a variable that holds the expression, computed here."""
-        if code.isidentifier():
-            return code
         name = f"t{next(self._numbers)}"
         self.line(f"{name} = {code}")
         return name
@@ -256,7 +242,7 @@ class TritonText(TritonExpressions):
             self.line(f"{held} = tl.zeros([{rows.size}, {columns.size}], tl.float32)")
             return
         shape = self.shape(self.blocks_over(total.tile))
-        start = typed(identity(total.op, dtype), dtype).replace("[]", shape, 1)
+        start = typed(identity(total.op, dtype), dtype, shape)
         self.line(f"{held} = {start}")
         if total.at is not None:
             at = f"tl.full({shape}, {2**31 - 1}, {self.position_dtype})"
@@ -265,11 +251,11 @@ class TritonText(TritonExpressions):
             self.line(f"{total.lost.name} = {start}")
         if total.relative is not None:
             self.axes[total.relative] = frozenset(total.tile)
-            self.line(f"{total.relative.name} = {typed(0, dtype).replace('[]', shape, 1)}")
+            self.line(f"{total.relative.name} = {typed(0, dtype, shape)}")
         if total.count is not None:
             self.axes[total.count] = frozenset(total.tile if total.is_ragged else ())
             lanes = shape if total.is_ragged else "[]"
-            self.line(f"{total.count.name} = {typed(0, dtype).replace('[]', lanes, 1)}")
+            self.line(f"{total.count.name} = {typed(0, dtype, lanes)}")
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
@@ -282,10 +268,11 @@ class TritonText(TritonExpressions):
         elif total.lost is not None:
             lost = total.lost.name
             self.line(f"{held}, {lost} = {self.helper('add_kept')}({held}, {lost}, {text})")
+        elif total.op in _JOIN:
+            self.line(f"{held} = {held} {_JOIN[total.op]} {self.closed(value)}")
         else:
-            if f"combine_{total.op}(" in _JOIN[total.op]:
-                self.helper(f"combine_{total.op}")
-            self.line(f"{held} = {_JOIN[total.op].format(held, closed(text))}")
+            combine = self.helper(f"combine_{total.op}")
+            self.line(f"{held} = {combine}({held}, {self.closed(value)})")
 
     def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
         """Accumulate a value and its share of a sum relative to what was before."""
@@ -313,16 +300,15 @@ class TritonText(TritonExpressions):
             self.line(f"_, {name} = tl.reduce(({text}, {positions}), {axis}, {function}{keep})")
             self.line(f"{var.name} = {name}.to(tl.int64)")
             return
-        text = self.value(value)
-        if block not in self.blocks_over(self.axes_of(value)):
-            text = self.spread(text, blocks)
-        template = _FOLD[op]
+        if block in self.blocks_over(self.axes_of(value)):
+            text = self.named(value)
+        else:
+            text = self.name_of(self.spread(self.value(value), blocks))
         # tl.max and tl.min ignore NaN: only integers may use them.
-        if not source.is_floating_point and op in ("max", "min"):
-            template = f"tl.{op}({{0}}, {{axis}}{{keep}})"
-        elif f"combine_{op}" in template:
-            self.helper(f"combine_{op}")
-        text = template.format(self.name_of(text), axis=axis, keep=keep)
+        is_plain = not source.is_floating_point and op in ("max", "min")
+        function = f"tl.{op}" if is_plain else _FOLD.get(op, "tl.reduce")
+        combine = f", {self.helper(f'combine_{op}')}" if function == "tl.reduce" else ""
+        text = f"{function}({text}, {axis}{combine}{keep})"
         if source == fold.dtype:
             self.line(f"{var.name} = {text}")
         else:
@@ -377,15 +363,17 @@ class TritonText(TritonExpressions):
 
     def store(self, store: Store) -> None:
         blocks = self.blocks_over(store.axes)
-        name, offset = self.names[store.buffer], self.index(store.offset)
+        name, offset = self.names[store.buffer], store.offset
         value, masks = self.value(store.value), self.masks(store.axes)
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if isinstance(store, Atomic):
-            where = self.spread(offset, blocks) if self.shape(blocks) != "[]" else offset
+            where = self.index(offset)
+            if any(block.size > 1 for block in blocks):
+                where = self.spread_index(offset, self.shape(blocks), self.position_dtype)
             # The default, acq_rel, would add fences, which sums in no particular order do not need.
             self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
             return
-        pointer = name if offset == "0" else f"{name} + {offset}"
+        pointer = name if offset == Integer(0) else f"{name} + {self.index(offset)}"
         self.line(f"tl.store({pointer}, {value}{mask})")
 
     def check(self, check: Check) -> None:
@@ -395,38 +383,17 @@ class TritonText(TritonExpressions):
         inside = f"({name} >= -{size}) & ({name} < {size})"
         outside = [f" | ~{mask}" for mask in self.masks(axes)]
         if check.mask is not None:
-            outside.append(f" | ~{closed(self.value(check.mask))}")
+            outside.append(f" | ~{self.closed(check.mask)}")
         self.axes[check.var] = axes
         self.line(f"{name} = {self.value(index)}")
         self.line(f'tl.device_assert({inside}{"".join(outside)}, "index out of range")')
         self.line(f"{check.var.name} = tl.where({name} < 0, {name} + {size}, {name})")
 
 
-class _ProgramCounts:
-    """Counts the programs per point of some blocks, as text: a product of block counts."""
-
-    def __init__(self) -> None:
-        self._known = 1
-        self._texts: list[str] = []
-
-    @property
-    def is_one(self) -> bool:
-        return self._known == 1 and not self._texts
-
-    def take(self, block: TileBlock, extent: str) -> None:
-        """Multiply by another block's count; `extent` is the text of its extent."""
-        if isinstance(block.count, int):
-            self._known *= block.count
-        elif not block.single:
-            self._texts.append(extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})")
-
-    @classmethod
-    def of(cls, block: TileBlock, extent: str) -> _ProgramCounts:
-        one = cls()
-        one.take(block, extent)
-        return one
-
-    def __str__(self) -> str:
-        known = [str(self._known)] if self._known != 1 or not self._texts else []
-        text = " * ".join([*self._texts, *known])
-        return f"({text})" if len(self._texts) + len(known) > 1 else text
+def _product(counts: Sequence[int | str]) -> str:
+    """Return the product of numbers and texts."""
+    parts = [n for n in counts if isinstance(n, str)]
+    known = prod(n for n in counts if isinstance(n, int))
+    parts += [str(known)] if known != 1 or not parts else []
+    text = " * ".join(parts)
+    return f"({text})" if len(parts) > 1 else text

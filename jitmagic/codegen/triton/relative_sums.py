@@ -13,11 +13,12 @@ from ...lazy_dataclass import replace
 from ...loops.expr import Axis
 from ...loops.ir import Reduction, Value, walk
 from ...loops.relative_sums import RelativeSum, relative_sum
+from ...loops.values import compute
 from ...symbols.size import Size, upper_bound
-from ..kernel import TileBlock
+from ..kernel import Result, TileBlock, Total
 from ..loop_structure import Pass
 
-__all__ = ["with_relative_sums"]
+__all__ = ["related_sum", "with_relative_sums"]
 
 # Additions per lane above which such a sum keeps a loop of its own, which compensates.
 LONG = {"exponentials": 128, "squares": 32}
@@ -58,3 +59,17 @@ def _movable(node: Reduction, block: TileBlock | None, done: set[Value]) -> Rela
         return None
     below = [part for part in walk((found.base,)) if isinstance(part, Reduction)]
     return found if done.issuperset(below) else None
+
+
+def related_sum(found: RelativeSum, total: Total) -> Value:
+    """Return the lanes' sums, relative to the base instead of the lane's maximum or mean."""
+    dtype = total.var.dtype
+    plain = replace(total, op="sum", relative=None, count=None)
+    held, own = (Result(replace(plain, var=v or plain.var), dtype) for v in (None, total.relative))
+    if found.kind == "exponentials":
+        return compute("mul", own, compute("exp", compute("sub", held, found.base)))
+    assert total.count is not None
+    tile = total.tile if total.is_ragged else ()
+    count = Result(replace(plain, var=total.count, tile=tile), dtype)
+    rest = compute("sub", compute("truediv", held, count), found.base)
+    return compute("add", own, compute("mul", count, compute("mul", rest, rest)))

@@ -100,7 +100,9 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
         tile = _points(kernel, target, wide, overrides)
     else:
         one_row = replace(overrides, rows=1, step=0) if kernel.summed else overrides
-        tile = _rows(_of_groups(kernel), inner, target, wide, one_row)
+        # Of the rows that a program sums, the tile has one.
+        outer = tuple(axis for axis in kernel.outer if axis not in kernel.summed)
+        tile = _rows(replace(kernel, outer=outer), inner, target, wide, one_row)
     tile = _aligned_tile(kernel, tile)
     stages = overrides.stages or (STAGES if _is_prefetched(kernel, tile) else 0)
     return replace(tile, warps=overrides.warps or tile.warps, stages=stages)
@@ -119,18 +121,12 @@ def _aligned_tile(kernel: Structure, tile: Tile) -> Tile:
         # The steps of an aligned block are not in order, as those of a scan are.
         if tile.spread or any(map(scans_of, kernel.passes)):
             return tile
-        inner = {axes: aligned_block(kernel, block) for axes, block in tile.inner.items()}
-        return replace(tile, inner=inner, warps=_fewer_warps(tile, [*inner.values()]))
-    if len(tile.outer) != 2 or len(tile.spread) != 1:
+    elif len(tile.outer) != 2 or len(tile.spread) != 1:
         return tile
-    rows, along = tile.outer
-    along = aligned_block(kernel, along)
-    return replace(tile, outer=(rows, along), warps=_fewer_warps(tile, [along]))
-
-
-def _fewer_warps(tile: Tile, blocks: Sequence[TileBlock]) -> int:
-    """Return the warps of a tile whose blocks may have become smaller."""
-    return min(tile.warps, _warps(max(block.size for block in blocks), 512))
+    inner = {axes: aligned_block(kernel, block) for axes, block in tile.inner.items()}
+    outer = tile.outer if inner else (tile.outer[0], aligned_block(kernel, tile.outer[1]))
+    longest = max(block.size for block in [*inner.values()] or outer[1:])  # maybe shorter now
+    return replace(tile, outer=outer, inner=inner, warps=min(tile.warps, _warps(longest, 512)))
 
 
 def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ...]:
@@ -198,9 +194,8 @@ def _most(extent: Dimension) -> int:
 
 def _around(extent: Dimension) -> int:
     """Return the size of a block that holds the extent of this call."""
-    return (
-        max(next_power(hint_of(extent)), LEAST) if isinstance(extent, Size) else next_power(extent)
-    )
+    size = next_power(hint_of(extent))
+    return max(size, LEAST) if isinstance(extent, Size) else size
 
 
 def _multiprocessors(target: Target) -> int:
@@ -245,8 +240,6 @@ def _is_pointwise(kernel: Structure) -> bool:
 
 def _has_row_values(kernel: Structure) -> bool:
     """Return whether values are loaded that are the same for all points of a row."""
-    if len(kernel.outer) < 2:
-        return False
     rows = frozenset(kernel.outer[:-1])
     return any(
         isinstance(node, Load) and axes and axes <= rows for node, axes in kernel.free.items()
@@ -295,12 +288,6 @@ def _square(kernel: Structure, slow: Axis, fast: Axis, wide: bool, side: int) ->
 
 
 # -- rows -----------------------------------------------------------------------------------------
-
-
-def _of_groups(kernel: Structure) -> Structure:
-    """Return the kernel with one point for all the rows that a program sums."""
-    summed = kernel.summed
-    return replace(kernel, outer=tuple(axis for axis in kernel.outer if axis not in summed))
 
 
 def _rows(
@@ -385,9 +372,7 @@ def _is_strided(kernel: Structure) -> bool:
     """Return whether most loads that need the whole tile are contiguous along the last outer
     axis.
     """
-    fast = kernel.outer[-1]
-    loads = _tile_loads(kernel)
-    strided = [_steps_by_one(load, fast) for load in loads]
+    strided = [_steps_by_one(load, kernel.outer[-1]) for load in _tile_loads(kernel)]
     return 2 * sum(strided) > len(strided)
 
 
@@ -411,4 +396,4 @@ def _steps_by_one(load: Load, axis: Axis) -> bool:
 
 def _warps(elements: int, each: int) -> int:
     """Return the warps for a tile when one warp takes `each` elements."""
-    return max(1, min(next_power(elements // each) if elements >= each else 1, MOST_WARPS))
+    return min(next_power(elements // each), MOST_WARPS)

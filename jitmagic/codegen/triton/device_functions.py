@@ -1,0 +1,155 @@
+"""Tabulates the device functions that Triton kernels call, each as its text.
+
+HELPERS has them by name; those that a module's kernels name are written above them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["HELPERS", "PROPAGATE_NAN"]
+
+PROPAGATE_NAN = "propagate_nan=tl.PropagateNan.ALL"
+_MORE = """\
+    quotient = libdevice.floor(whole)
+    quotient = tl.where(whole - quotient > 0.5, quotient + 1.0, quotient)
+    exact = tl.where(whole != 0, quotient, libdevice.copysign(whole * 0.0, ratio))
+    return tl.where(b == 0, ratio, exact)"""
+_FLOOR_DIVIDE = (
+    """\
+@triton.jit
+def floor_divide_{name}(a, b):
+    # c10::div_floor_floating: the quotient of what divides exactly
+    ratio = {ratio}
+    rest = libdevice.fmod(a, b)
+    whole = {whole}
+    whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
+"""
+    + _MORE
+)
+_EXTREME = """\
+@triton.jit
+def first_{name}(a, at_a, b, at_b):
+    # NaN comes before every number; of equals, the lowest position
+    better = (a {sign} b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    keep = better | (equal & (at_a < at_b))
+    return tl.where(keep, a, b), tl.where(keep, at_a, at_b)"""
+
+HELPERS: Mapping[str, str] = {
+    "floor_divide_integer": """\
+@triton.jit
+def floor_divide_integer(a, b):
+    quotient = a // b
+    rest = a - quotient * b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)""",
+    "remainder_integer": """\
+@triton.jit
+def remainder_integer(a, b):
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "remainder_float": """\
+@triton.jit
+def remainder_float(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "floor_divide_single": _FLOOR_DIVIDE.format(
+        name="single", ratio="tl.div_rn(a, b)", whole="tl.div_rn(a - rest, b)"
+    ),
+    "floor_divide_double": _FLOOR_DIVIDE.format(
+        name="double", ratio="a / b", whole="(a - rest) / b"
+    ),
+    "combine_max": f"""\
+@triton.jit
+def combine_max(a, b):
+    return tl.maximum(a, b, {PROPAGATE_NAN})""",
+    "combine_min": f"""\
+@triton.jit
+def combine_min(a, b):
+    return tl.minimum(a, b, {PROPAGATE_NAN})""",
+    "add_kept": """\
+@triton.jit
+def add_kept(total, lost, value):
+    joined = total + value
+    taken = joined - total
+    return joined, lost + ((total - (joined - taken)) + (value - taken))
+""",
+    "add_exp": f"""\
+@triton.jit
+def add_exp(largest, total, value):
+    # the maximum so far, and the sum of exponentials relative to it
+    rest = value - largest
+    factor = tl.exp(-tl.abs(rest))
+    joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
+    joined = tl.where(value == float("-inf"), total, joined)
+    return tl.maximum(largest, value, {PROPAGATE_NAN}), joined""",
+    "add_square": """\
+@triton.jit
+def add_square(total, squares, count, value):
+    # the sum so far, and the squares of differences from the mean, as Youngs and Cramer add them
+    after = count + 1.0
+    joined = total + value
+    rest = after * value - joined
+    scale = 1.0 / tl.maximum(count * after, 1.0)
+    return joined, squares + rest * rest * scale, after""",
+    "combine_sum": """\
+@triton.jit
+def combine_sum(a, b):
+    return a + b""",
+    "combine_logsumexp": f"""\
+@triton.jit
+def combine_logsumexp(a, b):
+    # the difference of equal infinities is NaN
+    rest = libdevice.log1p(libdevice.exp(-tl.abs(a - b)))
+    return tl.where(a == b, a + {math.log(2)}, tl.maximum(a, b, {PROPAGATE_NAN}) + rest)""",
+    "key_of_float": """\
+@triton.jit
+def key_of_float(value, position, ascending: tl.constexpr):
+    # the bits of floats, turned where they are negative, are in order; of zeros the sign is kept
+    # below the position
+    zero = (value == 0).to(tl.int64) & (value.to(tl.int32, bitcast=True) < 0).to(tl.int64)
+    bits = (value + 0.0).to(tl.int32, bitcast=True)
+    bits = tl.where(value == 0, 0, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    bits = tl.where(value != value, 0x7FFFFFFF, bits)
+    bits = ~bits if ascending else bits
+    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1) | zero""",
+    "float_of_key": """\
+@triton.jit
+def float_of_key(key, ascending: tl.constexpr):
+    bits = (key >> 32).to(tl.int32)
+    bits = ~bits if ascending else bits
+    value = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+    return tl.where((bits == 0) & ((key & 1) == 1), -value, value)""",
+    "key_of_integer": """\
+@triton.jit
+def key_of_integer(value, position, ascending: tl.constexpr):
+    bits = ~value if ascending else value
+    return (bits.to(tl.int64) << 32) | ((0x7FFF - position) << 1)""",
+    "integer_of_key": """\
+@triton.jit
+def integer_of_key(key, ascending: tl.constexpr):
+    bits = (key >> 32).to(tl.int32)
+    return ~bits if ascending else bits""",
+    "position_of_key": """\
+@triton.jit
+def position_of_key(key):
+    return 0x7FFF - ((key >> 1) & 0x7FFF)""",
+    "first_keys": """\
+@triton.jit
+def first_keys(keys, places, count: tl.constexpr, axis: tl.constexpr):
+    # the greatest keys, one after the other; those outside of the row are the least int64
+    best = tl.max(keys, axis, keep_dims=True)
+    found = tl.where(places >= 0, best, best)
+    for place in tl.static_range(1, count):
+        keys = tl.where(keys == best, -9223372036854775808, keys)
+        best = tl.max(keys, axis, keep_dims=True)
+        found = tl.where(places == place, best, found)
+    return found""",
+    "combine_prod": """\
+@triton.jit
+def combine_prod(a, b):
+    return a * b""",
+    "first_argmax": _EXTREME.format(name="argmax", sign=">"),
+    "first_argmin": _EXTREME.format(name="argmin", sign="<"),
+}
