@@ -47,7 +47,10 @@ def slower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 JUDGED: dict[str, tuple[list[float], list[float], bool | None]] = {
     "nothing": ([], [], None),
-    "three calls tell little": ([1.0] * 3, [9.0] * 3, None),
+    "three calls tell little": ([1.0] * 3, [1.2] * 3, None),
+    "two calls tell much": ([1.0, 1.1], [1.5, 1.4], True),
+    "one call tells little": ([1.0], [9.0], None),
+    "two slow calls tell little": ([9.0] * 2, [1.0] * 2, None),
     "faster": ([1.0, 1.1, 1.0, 1.1], [1.2, 1.2, 1.3, 1.2], True),
     "faster, disturbed": ([1.0, 9.0, 1.0, 9.0], [1.2, 8.0, 1.3, 1.2], True),
     "slower, too few calls": ([2.0] * 7, [1.0] * 6 + [2.0], None),
