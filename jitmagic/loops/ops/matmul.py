@@ -40,7 +40,6 @@ fallback(
 )
 fallback(
     "pooling windows overlap",
-    *("max_pool2d_with_indices_backward.default", "avg_pool2d_backward.default"),
     *("_adaptive_avg_pool2d.default", "_adaptive_avg_pool2d_backward.default"),
 )
 fallback(

@@ -1,8 +1,9 @@
 """Lowers pooling with short windows on the CPU: each element of a window is one load.
 
-ATen computes indexes too, which only a backward reads: ReLU and a 3x3 maximum of 8x64x64x64
-elements took 17 ms. Elements are combined in ATen's order, so that zeros keep their signs and sums
-their bits. On a GPU its own kernels stay.
+Backwards read, for each element of the image, the windows that have it. ATen's kernels are not
+fused with what is around them: ReLU and a 3x3 maximum of 8x64x64x64 elements took 17 ms. Elements
+are combined in ATen's order, so that zeros keep their signs and sums their bits. On a GPU its own
+kernels stay.
 """
 
 from __future__ import annotations
@@ -15,70 +16,129 @@ import torch
 
 from ...symbols.size import Dimension, Size
 from ..builder import Decline, LoopBuilder, Out
-from ..expr import Expr, plus, times
-from ..ir import Value
+from ..expr import Expr, add, floordiv, mod, plus, times
+from ..ir import IndexValue, Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
-from ..values import cast, compute, constant, opmath, where
+from ..values import HALVES, cast, compute, constant, opmath, where
 from .indexing import between, both_of, masked_load
 
 __all__: list[str] = []
 
 _MOST = 25  # elements of a window
+_Place = tuple[Point, Value | None]  # and whether there is such an element; None: always
 
 
 class _Windows:
-    """Describes windows over the last two dimensions of an image."""
+    """Describes windows over the last two dimensions of an image: sizes of the image and of the
+    pooled one, and of the windows.
+    """
 
     def __init__(
         self,
-        out: Out,
-        x: TensorView,
+        image: Sequence[Dimension],
+        pooled: Sequence[Dimension],
         size: Sequence[int],
         step: Sequence[int],
         padding: Sequence[int],
         dilation: Sequence[int] = (1,),
     ) -> None:
-        self.x, self.counts = x, out.spec.shape[-2:]
+        self.image, self.pooled = image[-2:], pooled[-2:]
         self.size, self.step, self.padding, self.dilation = map(
             _pair, (size, step or size, padding, dilation)
         )
-        if x.device.type != "cpu":
-            raise Decline("pooling on this device has its own kernels")
-        if prod(self.size) > _MOST or x.numel == 0 or not x.dtype.is_floating_point:
+        if prod(self.size) > _MOST:
             raise Decline("long pooling windows")
 
-    def elements(self, point: Point) -> Iterator[tuple[Point, Value | None]]:
-        """Yield the places of a window's elements, in ATen's order, and whether the image has them;
-        None: always.
-        """
-        rows, columns = ([self.place(point, d, n) for n in range(self.size[d])] for d in (0, 1))
-        for (row, has_row), (column, has_column) in itertools.product(rows, columns):
-            yield (*point[:-2], row, column), both_of(has_row, has_column)
+    @property
+    def overlap_in_steps(self) -> bool:
+        """Return whether windows overlap, and neighbours do not begin at neighbouring elements."""
+        return any(1 < step < size for size, step in zip(self.size, self.step, strict=True))
+
+    def elements(self, point: Point) -> Iterator[_Place]:
+        """Yield the places of a window's elements, in ATen's order."""
+        rows, columns = ([self._element(point, d, n) for n in range(self.size[d])] for d in (0, 1))
+        return _pairs(point, rows, columns)
+
+    def covering(self, point: Point) -> Iterator[_Place]:
+        """Yield the windows that have an element of the image, in ATen's order."""
+        if self.dilation != (1, 1):
+            raise Decline("dilated pooling windows")
+        most = [-(-size // step) for size, step in zip(self.size, self.step, strict=True)]
+        rows, columns = (
+            [self._window(point, d, back) for back in reversed(range(most[d]))] for d in (0, 1)
+        )
+        return _pairs(point, rows, columns)
 
     def count(self, point: Point, dtype: torch.dtype) -> Value:
         """Return how many elements of a window the image has."""
         counts: list[Value] = []
         for d, size in enumerate(self.size):
             total: Value = constant(0, dtype)
-            for _, mask in (self.place(point, d, n) for n in range(size)):
+            for _, mask in (self._element(point, d, n) for n in range(size)):
                 one = constant(1, dtype) if mask is None else where(mask, constant(1, dtype), 0)
                 total = compute("add", total, one)
             counts.append(total)
         return compute("mul", *counts)
 
-    def place(self, point: Point, dimension: int, number: int) -> tuple[Expr, Value | None]:
-        """Return where an element lies along one dimension, and whether the image has it."""
-        extent: Dimension = self.x.shape[dimension - 2]
-        first = number * self.dilation[dimension] - self.padding[dimension]
-        step, count = self.step[dimension], self.counts[dimension]
-        at = plus(times(point[dimension - 2], step), first)
-        may_end = isinstance(extent, Size) or (count - 1) * step + first >= extent
+    def first(self, point: Point) -> Value:
+        """Return the position in the image of a window's first element."""
+        if self.padding != (0, 0) and self.dilation != (1, 1):
+            raise Decline("the first element of padded and dilated windows")
+        row, column = (
+            compute("maximum", IndexValue(self._element(point, d, 0)[0]), 0) for d in (0, 1)
+        )
+        return compute("add", compute("mul", row, self.image[1]), column)
+
+    def position(self, place: Point) -> Value:
+        """Return the position in the image of an element."""
+        return IndexValue(add(times(place[-2], self.image[1]), place[-1]))
+
+    def _element(self, point: Point, d: int, number: int) -> tuple[Expr, Value | None]:
+        extent, step = self.image[d], self.step[d]
+        first = number * self.dilation[d] - self.padding[d]
+        at = plus(times(point[d - 2], step), first)
+        may_end = isinstance(extent, Size) or (self.pooled[d] - 1) * step + first >= extent
         return at, between(at, 0 if first < 0 else None, extent if may_end else None)
+
+    def _window(self, point: Point, d: int, back: int) -> tuple[Expr, Value | None]:
+        """Return a window along one dimension, counted back from the last one that has a point."""
+        step, count = self.step[d], self.pooled[d]
+        position = plus(point[d - 2], self.padding[d])
+        at = plus(floordiv(position, step), -back)
+        last = (self.image[d] - 1 + self.padding[d]) // step - back
+        may_end = isinstance(count, Size) or isinstance(last, Size) or last >= count
+        exists = between(at, 0 if back else None, count if may_end else None)
+        left = self.size[d] - back * step
+        has_point = None if left >= step else between(mod(position, step), None, left)
+        return at, both_of(exists, has_point)
+
+
+def _pairs(
+    point: Point,
+    rows: Sequence[tuple[Expr, Value | None]],
+    columns: Sequence[tuple[Expr, Value | None]],
+) -> Iterator[_Place]:
+    for (row, has_row), (column, has_column) in itertools.product(rows, columns):
+        yield (*point[:-2], row, column), both_of(has_row, has_column)
 
 
 def _pair(given: Sequence[int]) -> tuple[int, int]:
     return given[0], given[-1]
+
+
+def _require_cpu(x: TensorView) -> None:
+    if x.device.type != "cpu":
+        raise Decline("pooling on this device has its own kernels")
+    if x.numel == 0 or not x.dtype.is_floating_point:
+        raise Decline("pooling of nothing, or of integers")
+
+
+def _require_neighbours(windows: _Windows, builder: LoopBuilder, x: TensorView) -> None:
+    """Refuse a backward whose lanes, along a row, would read windows that are not neighbours."""
+    # 3x3 windows with step 2 of a row-major 8x64x64x64 image took 40 ms, ATen's kernel 10.
+    if windows.overlap_in_steps and builder.stride(x)[-3:-2] != (1,):
+        raise Decline("windows of row-major images overlap")
 
 
 @lowers("max_pool2d_with_indices.default")
@@ -92,20 +152,67 @@ def max_pool2d_with_indices(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> list[TensorView | None]:
-    part = out.part(0)
-    if part is None or out.part(1) is not None:
-        raise Decline("the positions of maxima are needed")
-    windows, wide = _Windows(part, x, size, step, padding, dilation), opmath(x.dtype)
+    _require_cpu(x)
+    wanted = [(n, part) for n in (0, 1) if (part := out.part(n)) is not None]
+    windows = _Windows(x.shape, wanted[0][1].spec.shape, size, step, padding, dilation)
+    wide = opmath(x.dtype)
 
-    def value(point: Point) -> Value:
+    def best(point: Point) -> tuple[Value, Value]:
         most: Value = constant(-float("inf"), wide)
-        for at, mask in windows.elements(point):
-            one = cast(masked_load(builder, x, at, mask, -float("inf")), wide)
+        position: Value = (
+            windows.first(point) if out.part(1) is not None else constant(0, torch.int64)
+        )
+        for place, mask in windows.elements(point):
+            one = cast(masked_load(builder, x, place, mask, -float("inf")), wide)
             is_more = compute("logical_or", compute("gt", one, most), compute("isnan", one))
             most = where(is_more, one, most)
-        return cast(most, x.dtype)
+            position = where(is_more, windows.position(place), position)
+        return cast(most, x.dtype), position
 
-    return [builder.nest(out.name, [(part, value, ())])[0], None]
+    made: list[TensorView | None] = [None, None]
+    parts = [(part, lambda point, n=n: best(point)[n], ()) for n, part in wanted]
+    for (n, _), view in zip(wanted, builder.nest(out.name, parts), strict=True):
+        made[n] = view
+    return made
+
+
+@lowers("max_pool2d_with_indices_backward.default")
+def max_pool2d_with_indices_backward(
+    builder: LoopBuilder,
+    out: Out,
+    grad: TensorView,
+    x: TensorView,
+    size: Sequence[int],
+    step: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: TensorView,
+) -> TensorView:
+    _require_cpu(grad)
+    if grad.dtype in HALVES:
+        raise Decline("ATen rounds each term of a sum of halves")
+    windows = _Windows(x.shape, grad.shape, size, step, padding, dilation)
+    _require_neighbours(windows, builder, x)
+
+    def value(point: Point) -> Value:
+        total: Value = constant(0, grad.dtype)
+        for place, mask in windows.covering(point):
+            chosen = compute(
+                "eq", masked_load(builder, indices, place, mask, -1), windows.position(point)
+            )
+            part = where(chosen, masked_load(builder, grad, place, mask), 0)
+            total = compute("add", total, part)
+        return total
+
+    return builder.pointwise(out, value)
+
+
+def _divides_equally(
+    ceil_mode: bool, padding: Sequence[int], count_include_pad: bool, override: int | None
+) -> bool:
+    """Return whether all windows are divided by the same number."""
+    return override is not None or (not ceil_mode and (count_include_pad or not any(padding)))
 
 
 @lowers("avg_pool2d.default")
@@ -120,17 +227,49 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> TensorView:
-    if ceil_mode and count_include_pad and divisor_override is None:
+    _require_cpu(x)
+    is_equal = _divides_equally(ceil_mode, padding, count_include_pad, divisor_override)
+    if not is_equal and count_include_pad:
         raise Decline("windows that end beyond the padding")
-    windows, wide = _Windows(out, x, size, step, padding), opmath(x.dtype)
+    windows, wide = _Windows(x.shape, out.spec.shape, size, step, padding), opmath(x.dtype)
 
     def value(point: Point) -> Value:
         total: Value = constant(0, wide)
-        for at, mask in windows.elements(point):
-            total = compute("add", total, cast(masked_load(builder, x, at, mask), wide))
-        count: Value | int = divisor_override or prod(windows.size)
-        if divisor_override is None and not count_include_pad:
-            count = windows.count(point, wide)
+        for place, mask in windows.elements(point):
+            total = compute("add", total, cast(masked_load(builder, x, place, mask), wide))
+        count = divisor_override or prod(windows.size) if is_equal else windows.count(point, wide)
         return cast(compute("truediv", total, count), x.dtype)
+
+    return builder.pointwise(out, value)
+
+
+@lowers("avg_pool2d_backward.default")
+def avg_pool2d_backward(
+    builder: LoopBuilder,
+    out: Out,
+    grad: TensorView,
+    x: TensorView,
+    size: Sequence[int],
+    step: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> TensorView:
+    _require_cpu(grad)
+    if grad.dtype in HALVES:
+        raise Decline("ATen rounds each term of a sum of halves")
+    if not _divides_equally(ceil_mode, padding, count_include_pad, divisor_override):
+        raise Decline("windows of different numbers of elements")
+    windows = _Windows(x.shape, grad.shape, size, step, padding)
+    _require_neighbours(windows, builder, x)
+    count = divisor_override or prod(windows.size)
+
+    def value(point: Point) -> Value:
+        total: Value = constant(0, grad.dtype)
+        for place, mask in windows.covering(point):
+            part = compute("truediv", masked_load(builder, grad, place, mask), count)
+            total = compute("add", total, part)
+        return total
 
     return builder.pointwise(out, value)
