@@ -71,15 +71,13 @@ class _Windows:
         return _pairs(point, rows, columns)
 
     def count(self, point: Point, dtype: torch.dtype) -> Value:
-        """Return how many elements of a window the image has."""
+        """Return how many elements of a window the image has, without a dilation."""
         counts: list[Value] = []
         for d, size in enumerate(self.size):
-            total: Value = constant(0, dtype)
-            for _, mask in (self._element(point, d, n) for n in range(size)):
-                one = constant(1, dtype) if mask is None else where(mask, constant(1, dtype), 0)
-                total = compute("add", total, one)
-            counts.append(total)
-        return compute("mul", *counts)
+            begin = plus(times(point[d - 2], self.step[d]), -self.padding[d])
+            end = compute("minimum", IndexValue(plus(begin, size)), self.image[d])
+            counts.append(compute("sub", end, compute("maximum", IndexValue(begin), 0)))
+        return cast(compute("mul", *counts), dtype)
 
     def first(self, point: Point) -> Value:
         """Return the position in the image of a window's first element."""
