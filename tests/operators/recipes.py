@@ -140,6 +140,18 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "transpose": {"dim0": 0, "dim1": 1},
     "unflatten": {"dim": 1, "sizes": [2, 2]},
     "unfold": {"dimension": 1, "size": 2, "step": 1},
+    "avg_pool2d": {"self": (1, 2, 3, 4), "kernel_size": [2, 2], "padding": [1, 1]},
+    "avg_pool2d_backward": {
+        **{"grad_output": (1, 2, 2, 3), "self": (1, 2, 3, 4), "kernel_size": [2, 2]},
+        **{"stride": [2, 2], "padding": [1, 1], "ceil_mode": False, "count_include_pad": True},
+        "divisor_override": None,
+    },
+    "max_pool2d_with_indices": {"self": (1, 2, 3, 4), "kernel_size": [2, 2], "padding": [1, 1]},
+    "max_pool2d_with_indices_backward": {
+        **{"grad_output": (1, 2, 1, 2), "self": (1, 2, 3, 4), "kernel_size": [2, 2]},
+        **{"stride": [2, 2], "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False},
+        "indices": _index(1, 2, 1, 2),
+    },
     "upsample_nearest1d": {"self": (1, 2, 4), "output_size": [6]},
     "upsample_nearest2d": {"self": (1, 2, 2, 2), "output_size": [4, 3]},
     "upsample_nearest3d": {"self": (1, 1, 2, 2, 2), "output_size": [4, 2, 3]},

@@ -96,7 +96,7 @@ def with_images_channels_last(
     chosen = {name for step in convolutions for name in (*_images(step), *_weights(step))} & free
     last = {name for name, buffer in program.buffers.items() if _is_channels_last(buffer)}
     chosen = _propagated(chosen, last, free, program)
-    copied = [s for s in convolutions if not chosen.union(last).issuperset(_images(s)[:1])]
+    copied = [s for s in convolutions if not chosen.union(last).issuperset(_images_read(s))]
     # oneDNN copies a row-major image too, but not more slowly than a nest.
     few = 2 * len(copied) > len(convolutions) or _mostly_weights(convolutions, program)
     if not row.has_tensor_cores and few:
@@ -191,6 +191,11 @@ def _images(step: Step) -> list[str]:
     read = [step.args[n].name for n in positions.args]
     written = [step.results[n] for n in positions.results if n < len(step.results)]
     return [*read, *(name for name in written if name is not None)]
+
+
+def _images_read(step: Step) -> list[str]:
+    assert isinstance(step, Extern)
+    return _images(step)[: len(_IMAGES[step.op].args)]
 
 
 def _is_weighted(step: Step) -> bool:

@@ -78,7 +78,7 @@ class Case:
 
 CASES = [
     Case("classifier", Classifier, lambda: images(32, 784), 3),
-    Case("cnn", SmallCNN, lambda: images(4, 3, 16, 16), 5),
+    Case("cnn", SmallCNN, lambda: images(4, 3, 16, 16), 6),
     Case("gpt", lambda: small_gpt(0.0), characters, 9),
     Case("gpt with dropout", lambda: small_gpt(0.1), characters, 9),
 ]
