@@ -61,9 +61,7 @@ class _Windows:
         return _pairs(point, rows, columns)
 
     def covering(self, point: Point) -> Iterator[_Place]:
-        """Yield the windows that have an element of the image, in ATen's order."""
-        if self.dilation != (1, 1):
-            raise Decline("dilated pooling windows")
+        """Yield the windows without dilation that have an element, in ATen's order."""
         most = [-(-size // step) for size, step in zip(self.size, self.step, strict=True)]
         rows, columns = (
             [self._window(point, d, back) for back in reversed(range(most[d]))] for d in (0, 1)
@@ -80,9 +78,7 @@ class _Windows:
         return cast(compute("mul", *counts), dtype)
 
     def first(self, point: Point) -> Value:
-        """Return the position in the image of a window's first element."""
-        if self.padding != (0, 0) and self.dilation != (1, 1):
-            raise Decline("the first element of padded and dilated windows")
+        """Return the position in the image of a window's first element, without a dilation."""
         row, column = (
             compute("maximum", IndexValue(self._element(point, d, 0)[0]), 0) for d in (0, 1)
         )
@@ -132,8 +128,10 @@ def _require_cpu(x: TensorView) -> None:
         raise Decline("pooling of nothing, or of integers")
 
 
-def _require_neighbours(windows: _Windows, builder: LoopBuilder, x: TensorView) -> None:
-    """Refuse a backward whose lanes, along a row, would read windows that are not neighbours."""
+def _require_covering(windows: _Windows, builder: LoopBuilder, x: TensorView) -> None:
+    """Refuse dilated windows, and lanes that would read windows that are not neighbours."""
+    if windows.dilation != (1, 1):
+        raise Decline("dilated pooling windows")
     # 3x3 windows with step 2 of a row-major 8x64x64x64 image took 40 ms, ATen's kernel 10.
     if windows.overlap_in_steps and builder.stride(x)[-3:-2] != (1,):
         raise Decline("windows of row-major images overlap")
@@ -153,13 +151,13 @@ def max_pool2d_with_indices(
     _require_cpu(x)
     wanted = [(n, part) for n in (0, 1) if (part := out.part(n)) is not None]
     windows = _Windows(x.shape, wanted[0][1].spec.shape, size, step, padding, dilation)
-    wide = opmath(x.dtype)
+    wide, has_positions = opmath(x.dtype), out.part(1) is not None
+    if has_positions and windows.dilation != (1, 1):
+        raise Decline("positions in dilated pooling windows")
 
     def best(point: Point) -> tuple[Value, Value]:
         most: Value = constant(-float("inf"), wide)
-        position: Value = (
-            windows.first(point) if out.part(1) is not None else constant(0, torch.int64)
-        )
+        position: Value = windows.first(point) if has_positions else constant(0, torch.int64)
         for place, mask in windows.elements(point):
             one = cast(masked_load(builder, x, place, mask, -float("inf")), wide)
             is_more = compute("logical_or", compute("gt", one, most), compute("isnan", one))
@@ -191,7 +189,7 @@ def max_pool2d_with_indices_backward(
     if grad.dtype in HALVES:
         raise Decline("ATen rounds each term of a sum of halves")
     windows = _Windows(x.shape, grad.shape, size, step, padding, dilation)
-    _require_neighbours(windows, builder, x)
+    _require_covering(windows, builder, x)
 
     def value(point: Point) -> Value:
         total: Value = constant(0, grad.dtype)
@@ -260,7 +258,7 @@ def avg_pool2d_backward(
     if not _divides_equally(ceil_mode, padding, count_include_pad, divisor_override):
         raise Decline("windows of different numbers of elements")
     windows = _Windows(x.shape, grad.shape, size, step, padding)
-    _require_neighbours(windows, builder, x)
+    _require_covering(windows, builder, x)
     count = divisor_override or prod(windows.size)
 
     def value(point: Point) -> Value:
