@@ -2,8 +2,8 @@
 //
 // An operation works on blocks of n elements, whose addresses it gets, or on scalars. A row is found by its
 // name and the type of its operands: "exp", f32. program.h runs programs of these operations. pointwise_*.cpp, casts.cpp,
-// memory.cpp, products.cpp and reductions.cpp define them by instantiating jitmagic/include, so that values have the bits of generated
-// C++ kernels. Invariant: nothing outside of the n elements is read or written.
+// memory.cpp, products.cpp and reductions.cpp define them by instantiating jitmagic/include, so that values have the bits
+// of generated C++ kernels. Invariant: nothing outside of the n elements is read or written.
 #pragma once
 
 #include <cstddef>

@@ -216,6 +216,14 @@ class LoopBuilder:
         """Add one nest that stores value(point) for every point of the result."""
         return self.nest(out.name, [(out, value, inner)])[0]
 
+    def used(
+        self, out: Out, values: Sequence[ValueAt], inner: Sequence[int] = ()
+    ) -> list[TensorView | None]:
+        """Add one nest that stores the results of an operator that are used; None: the others."""
+        parts = [(out.part(n), value) for n, value in enumerate(values)]
+        views = iter(self.nest(out.name, [(p, v, inner) for p, v in parts if p is not None]))
+        return [None if part is None else next(views) for part, _ in parts]
+
     def nest(
         self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
     ) -> list[TensorView]:
@@ -224,7 +232,7 @@ class LoopBuilder:
         The other dimensions become the nest's outer axes, which all parts share: without those of
         size 1, they must have the same sizes in the same order.
         """
-        views, stores = [], []
+        stores = []
         outer: tuple[Axis, ...] | None = None
         for out, value, inner in parts:
             spec = out.spec
@@ -234,8 +242,7 @@ class LoopBuilder:
             outer = axes
             if 0 not in spec.shape:
                 stores.append((out, inside, point, cast(value(point), spec.dtype)))
-        for out, _, _ in parts:
-            views.append(self.define(out.name, out.spec))
+        views = [self.define(out.name, out.spec) for out, _, _ in parts]
         names = {out.name: view.buffer for (out, _, _), view in zip(parts, views, strict=True)}
         if stores:
             stores_of = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)

@@ -69,6 +69,7 @@ def _block_axes(nest: Structure, adds: bool) -> tuple[Axis | None, list[Axis]]:
     if not nest.outer:
         return None, [axis for axis, _ in inner]
     outer, outer_score = _best(nest.outer, looped or nest.passes, nest)
+    # Strided loads of long blocks take less time than the instructions of many short ones.
     long = [axis for axis in nest.outer if likely_extent(axis) >= MANY]
     if not inner and long and 2 * likely_extent(outer) <= SHORT:
         return _best(long, nest.passes, nest)[0], []

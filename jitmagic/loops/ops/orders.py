@@ -65,16 +65,7 @@ def _ordered(
 
         return value
 
-    made: list[TensorView | None] = [None, None]
-    wanted = [n for n in (0, 1) if out.part(n) is not None]
-    parts = [
-        (part, reader(("value", "position")[n]), (at,))
-        for n in wanted
-        if (part := out.part(n)) is not None
-    ]
-    for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
-        made[n] = view
-    return made
+    return builder.used(out, [reader("value"), reader("position")], (at,))
 
 
 @lowers("topk.default")

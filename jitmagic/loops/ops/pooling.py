@@ -9,7 +9,7 @@ kernels stay.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import torch
@@ -128,13 +128,32 @@ def _require_cpu(x: TensorView) -> None:
         raise Decline("pooling of nothing, or of integers")
 
 
-def _require_covering(windows: _Windows, builder: LoopBuilder, x: TensorView) -> None:
-    """Refuse dilated windows, and lanes that would read windows that are not neighbours."""
+def _gradient(
+    builder: LoopBuilder,
+    out: Out,
+    x: TensorView,
+    windows: _Windows,
+    part: Callable[[Point, Point, Value | None], Value],
+) -> TensorView:
+    """Return the gradient of an image. `part(point, place, mask)`: what an element at `point` gets
+    from the window at `place`.
+    """
+    _require_cpu(x)
+    if x.dtype in HALVES:
+        raise Decline("ATen rounds each term of a sum of halves")
     if windows.dilation != (1, 1):
         raise Decline("dilated pooling windows")
     # 3x3 windows with step 2 of a row-major 8x64x64x64 image took 40 ms, ATen's kernel 10.
     if windows.overlap_in_steps and builder.stride(x)[-3:-2] != (1,):
         raise Decline("windows of row-major images overlap")
+
+    def value(point: Point) -> Value:
+        total: Value = constant(0, x.dtype)
+        for place, mask in windows.covering(point):
+            total = compute("add", total, part(point, place, mask))
+        return total
+
+    return builder.pointwise(out, value)
 
 
 @lowers("max_pool2d_with_indices.default")
@@ -149,8 +168,8 @@ def max_pool2d_with_indices(
     ceil_mode: bool = False,
 ) -> list[TensorView | None]:
     _require_cpu(x)
-    wanted = [(n, part) for n in (0, 1) if (part := out.part(n)) is not None]
-    windows = _Windows(x.shape, wanted[0][1].spec.shape, size, step, padding, dilation)
+    pooled = next(spec.shape for spec in out.specs if spec is not None)
+    windows = _Windows(x.shape, pooled, size, step, padding, dilation)
     wide, has_positions = opmath(x.dtype), out.part(1) is not None
     if has_positions and windows.dilation != (1, 1):
         raise Decline("positions in dilated pooling windows")
@@ -162,14 +181,11 @@ def max_pool2d_with_indices(
             one = cast(masked_load(builder, x, place, mask, -float("inf")), wide)
             is_more = compute("logical_or", compute("gt", one, most), compute("isnan", one))
             most = where(is_more, one, most)
-            position = where(is_more, windows.position(place), position)
+            if has_positions:
+                position = where(is_more, windows.position(place), position)
         return cast(most, x.dtype), position
 
-    made: list[TensorView | None] = [None, None]
-    parts = [(part, lambda point, n=n: best(point)[n], ()) for n, part in wanted]
-    for (n, _), view in zip(wanted, builder.nest(out.name, parts), strict=True):
-        made[n] = view
-    return made
+    return builder.used(out, [lambda point: best(point)[0], lambda point: best(point)[1]])
 
 
 @lowers("max_pool2d_with_indices_backward.default")
@@ -185,23 +201,14 @@ def max_pool2d_with_indices_backward(
     ceil_mode: bool,
     indices: TensorView,
 ) -> TensorView:
-    _require_cpu(grad)
-    if grad.dtype in HALVES:
-        raise Decline("ATen rounds each term of a sum of halves")
     windows = _Windows(x.shape, grad.shape, size, step, padding, dilation)
-    _require_covering(windows, builder, x)
 
-    def value(point: Point) -> Value:
-        total: Value = constant(0, grad.dtype)
-        for place, mask in windows.covering(point):
-            chosen = compute(
-                "eq", masked_load(builder, indices, place, mask, -1), windows.position(point)
-            )
-            part = where(chosen, masked_load(builder, grad, place, mask), 0)
-            total = compute("add", total, part)
-        return total
+    def part(point: Point, place: Point, mask: Value | None) -> Value:
+        position = masked_load(builder, indices, place, mask, -1)
+        is_chosen = compute("eq", position, windows.position(point))
+        return where(is_chosen, masked_load(builder, grad, place, mask), 0)
 
-    return builder.pointwise(out, value)
+    return _gradient(builder, out, x, windows, part)
 
 
 def _divides_equally(
@@ -252,20 +259,12 @@ def avg_pool2d_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> TensorView:
-    _require_cpu(grad)
-    if grad.dtype in HALVES:
-        raise Decline("ATen rounds each term of a sum of halves")
     if not _divides_equally(ceil_mode, padding, count_include_pad, divisor_override):
         raise Decline("windows of different numbers of elements")
     windows = _Windows(x.shape, grad.shape, size, step, padding)
-    _require_covering(windows, builder, x)
     count = divisor_override or prod(windows.size)
 
-    def value(point: Point) -> Value:
-        total: Value = constant(0, grad.dtype)
-        for place, mask in windows.covering(point):
-            part = compute("truediv", masked_load(builder, grad, place, mask), count)
-            total = compute("add", total, part)
-        return total
+    def part(point: Point, place: Point, mask: Value | None) -> Value:
+        return compute("truediv", masked_load(builder, grad, place, mask), count)
 
-    return builder.pointwise(out, value)
+    return _gradient(builder, out, x, windows, part)

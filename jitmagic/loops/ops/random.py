@@ -61,9 +61,4 @@ def native_dropout(
     def mask(point: Point) -> Value:
         return cast(builder.load(drawn, point), torch.bool)
 
-    made: list[TensorView | None] = [None, None]
-    wanted = [(n, part, value) for n, value in ((0, dropped), (1, mask)) if (part := out.part(n))]
-    views = builder.nest(out.name, [(part, value, ()) for _, part, value in wanted])
-    for (n, _, _), view in zip(wanted, views, strict=True):
-        made[n] = view
-    return made
+    return builder.used(out, [dropped, mask])

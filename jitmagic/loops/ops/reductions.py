@@ -178,17 +178,11 @@ def _with_indices(op: str) -> AnyFunction:
     ) -> list[TensorView | None]:
         reduced = ReducedTensor.over(builder, x, dim, keepdim)
         read = reduced.load(opmath(x.dtype))
-        ops = (op, f"arg{op}")
-        made: list[TensorView | None] = [None, None]
-        wanted = [n for n in (0, 1) if out.part(n) is not None]
 
         def reader(which: str) -> Callable[[Point], Value]:
             return lambda point: reduced.combine(which, point, read)
 
-        parts = [(part, reader(ops[n]), ()) for n in wanted if (part := out.part(n)) is not None]
-        for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
-            made[n] = view
-        return made
+        return builder.used(out, [reader(op), reader(f"arg{op}")])
 
     return lowering
 

@@ -7,8 +7,6 @@ element is no less than the maximum so far: of equal elements the last counts, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from ...symbols.size import hint_of
@@ -97,13 +95,7 @@ def _running(op: str) -> AnyFunction:
             here = where(is_best, IndexValue(point[at]), 0)
             return _scan("max", point, at, here)
 
-        makers: tuple[Callable[[Point], Value], ...] = (best, position)
-        made: list[TensorView | None] = [None, None]
-        wanted = [n for n in (0, 1) if out.part(n) is not None]
-        parts = [(part, makers[n], (at,)) for n in wanted if (part := out.part(n)) is not None]
-        for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
-            made[n] = view
-        return made
+        return builder.used(out, [best, position], (at,))
 
     return lowering
 
