@@ -24,6 +24,7 @@
     Value     = Var(name, dtype) | Result(total, dtype) | Partial(total, dtype)
               | TileRow(tile, row, dtype) | Divisor(value) | LanesBelow(bound, first)
               | Inside(value, block, fill) | Fold(op, value, block) | Prefix(op, value, block)
+              | LaneCount(block)
               | Key(value, position) | Ordered(keys, block, places) | OfKey(key, part)
               | Load | Constant | IndexValue | Compute | Cast          of loops/ir.py.
     Offset    = an expression of loops/expr.py: elements from the beginning of a buffer.
@@ -70,6 +71,7 @@ from .kernel_values import (
     Fold,
     Inside,
     Key,
+    LaneCount,
     LanesBelow,
     OfKey,
     Ordered,
@@ -86,10 +88,10 @@ from .kernel_values import (
 __all__ = [
     "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Argument", "Atomic", "Barrier",
     "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If", "Inside",
-    "Join", "Kernel", "Key", "LanesBelow", "Let", "LoadTile", "OfKey", "Open", "Ordered",
-    "Parallel", "Param", "Partial", "Parts", "Pointer", "Prefix", "Program", "Result", "Return",
-    "Scratch", "Set", "Start", "Statement", "Store", "TileBlock", "TileRow", "Total", "Trips",
-    "Var", "VarIndex", "Whole", "WholeBlock",
+    "Join", "Kernel", "Key", "LaneCount", "LanesBelow", "Let", "LoadTile", "OfKey", "Open",
+    "Ordered", "Parallel", "Param", "Partial", "Parts", "Pointer", "Prefix", "Program", "Result",
+    "Return", "Scratch", "Set", "Start", "Statement", "Store", "TileBlock", "TileRow", "Total",
+    "Trips", "Var", "VarIndex", "Whole", "WholeBlock",
 ]  # fmt: skip
 
 

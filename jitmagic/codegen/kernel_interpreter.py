@@ -42,6 +42,7 @@ from .kernel import (
     Join,
     Kernel,
     Key,
+    LaneCount,
     LanesBelow,
     Let,
     LoadTile,
@@ -295,7 +296,7 @@ class _State:
             count = self.known[total.count]
             rest = (count + 1) * value - (held + value)
             after = relative + rest * rest / (count * (count + 1)).clamp(min=1)
-            self.known[total.count] = torch.where(kept, count + 1, count)
+            self.known[total.count] = count + 1
         self.join(total, torch.where(kept, value, identity(total.op, value.dtype)))
         self.known[total.relative] = torch.where(kept, after, relative)
 
@@ -370,6 +371,12 @@ class _State:
             case Inside(value, block, fill):
                 inside = self.value(value)
                 return torch.where(self.inside[block], inside, torch.tensor(fill).to(inside.dtype))
+            case LaneCount(block, dtype):
+                whole, rest = divmod(self.size(block.extent), block.size)
+                lanes = torch.arange(block.size) < rest
+                shape = [1] * len(self.dimensions)
+                shape[self.dimensions[block]] = block.size
+                return (whole + lanes.to(dtype)).reshape(shape)
             case Fold():
                 return self.fold(node)
             case Prefix():

@@ -49,8 +49,8 @@ class Total:
     have `operand` as dtype. `var` holds what was accumulated, in its own dtype; `at` the position
     of an argmax or argmin; `lost` the rounding error of a compensated sum. `relative` is beside a
     max the sum of exp(x - var) over the values x so far, without those that are -inf; beside a sum
-    that of the squares of their differences from their mean, and then `count` is their number, of
-    each lane if `is_ragged`.
+    that of the squares of their differences from their mean, and then `count` is the number of
+    steps so far.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
     "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, "dot"
@@ -72,7 +72,6 @@ class Total:
     tile: tuple[Axis, ...] = ()
     relative: Var | None = None
     count: Var | None = None
-    is_ragged: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +190,14 @@ class Inside(Value):
     value: Value
     block: TileBlock
     fill: bool | int | float
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class LaneCount(Value):
+    """Is the number of points that each lane of a block takes in a loop over its extent."""
+
+    block: TileBlock
     dtype: torch.dtype
 
 

@@ -25,6 +25,7 @@ from .kernel import (
     Divisor,
     Inside,
     Key,
+    LaneCount,
     LanesBelow,
     Let,
     OfKey,
@@ -158,7 +159,7 @@ class LinearValues:
         if isinstance(node, (Constant, Var)):
             self.blocks[0].known[node] = Known(node, 0, is_named=True)
             return
-        if isinstance(node, (Result, Partial)):
+        if isinstance(node, (Result, Partial, LaneCount)):
             self.blocks[-1].known[node] = Known(node, self.depth, is_named=True)
             return
         parts = [known for part in node.operands if (known := self.known(part)) is not None]

@@ -26,11 +26,12 @@ from ...loops.expr import (
 )
 from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
 from ...operators.scalar import SCALARS
-from ...symbols.size import Dimension, Size
+from ...symbols.size import Dimension, Size, hint_of, upper_bound
 from ..kernel import (
     Fold,
     Inside,
     Key,
+    LaneCount,
     OfKey,
     Ordered,
     Prefix,
@@ -172,6 +173,8 @@ class TritonExpressions(OffsetText):
                 return self.axes_of(value) - frozenset(block.axes)
             case Result(total):
                 return frozenset(total.tile)
+            case LaneCount(block):
+                return frozenset(block.axes if block.ragged else ())
         return frozenset().union(*map(self.axes_of, node.operands))
 
     def axes_in(self, expr: Expr) -> frozenset[Axis]:
@@ -216,6 +219,12 @@ class TritonExpressions(OffsetText):
                 name = self.helper(f"{kind}_of_key")
                 text = f"{name}({self.value(key)}, {op == 'ascending'})"
                 return cast_text(text, held, dtype)
+            case LaneCount(block, dtype):
+                steps = upper_bound(block.count)
+                if not block.ragged:
+                    return typed(steps, dtype)
+                all_ = f"{self.positions(block)} < {hint_of(block.extent % block.size)}"
+                return f"tl.where({all_}, {typed(steps, dtype)}, {typed(steps - 1, dtype)})"
             case Result(total, dtype):
                 if total.at is not None:
                     return f"{total.at.name}.to(tl.int64)"

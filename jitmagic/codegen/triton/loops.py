@@ -172,7 +172,7 @@ class _TileLoops(LoopBuilder):
         )
         loops = self._steps(block, start, (*scans, *point))
         relative = (
-            Let(node, Fold("sum", related_sum(found, totals[found.beside]), block, node.dtype))
+            Let(node, related_sum(node, found, totals[found.beside], block))
             for node, found in sums.items()
         )
         started = (*carries.values(), *totals.values())
@@ -348,10 +348,9 @@ class _TileLoops(LoopBuilder):
             lost = Var(f"{name}_lost", dtype)
         order = [axis for b in (*self.tile.outer, *self.tile.inner.values()) for axis in b.axes]
         tile = tuple(axis for axis in order if axis in axes)
-        is_ragged = block is not None and block.ragged
         return Total(
             node.op, node.axes, dtype, Var(name, dtype), at, lost,
-            tile=tile, relative=relative, count=number, is_ragged=is_ragged,
+            tile=tile, relative=relative, count=number,
         )  # fmt: skip
 
 

@@ -253,9 +253,8 @@ class TritonText(TritonExpressions):
             self.axes[total.relative] = frozenset(total.tile)
             self.line(f"{total.relative.name} = {typed(0, dtype, shape)}")
         if total.count is not None:
-            self.axes[total.count] = frozenset(total.tile if total.is_ragged else ())
-            lanes = shape if total.is_ragged else "[]"
-            self.line(f"{total.count.name} = {typed(0, dtype, lanes)}")
+            self.axes[total.count] = frozenset()
+            self.line(f"{total.count.name} = {typed(0, dtype)}")
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
@@ -276,14 +275,15 @@ class TritonText(TritonExpressions):
 
     def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
         """Accumulate a value and its share of a sum relative to what was before."""
-        held = [v.name for v in (total.var, total.relative, total.count) if v is not None]
+        held = [v.name for v in (total.var, total.relative) if v is not None]
+        count = [] if total.count is None else [total.count.name]
         function = self.helper("add_exp" if total.op == "max" else "add_square")
-        code = f"{function}({', '.join(held)}, {self.value(value)})"
+        code = f"{function}({', '.join([*held, *count])}, {self.value(value)})"
         mask = None if block is None else self.scope.masks.get(block)
         if mask is None:
-            self.line(f"{', '.join(held)} = {code}")
+            self.line(f"{', '.join([*held, *count])} = {code}")
             return
-        self.line(f"{', '.join(f'{name}_next' for name in held)} = {code}")
+        self.line(f"{', '.join([*(f'{name}_next' for name in held), *count])} = {code}")
         for name in held:
             self.line(f"{name} = tl.where({mask}, {name}_next, {name})")
 

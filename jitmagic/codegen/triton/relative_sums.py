@@ -15,7 +15,7 @@ from ...loops.ir import Reduction, Value, walk
 from ...loops.relative_sums import RelativeSum, relative_sum
 from ...loops.values import compute
 from ...symbols.size import Size, upper_bound
-from ..kernel import Result, TileBlock, Total
+from ..kernel import Fold, LaneCount, Result, TileBlock, Total
 from ..loop_structure import Pass
 
 __all__ = ["related_sum", "with_relative_sums"]
@@ -61,15 +61,17 @@ def _movable(node: Reduction, block: TileBlock | None, done: set[Value]) -> Rela
     return found if done.issuperset(below) else None
 
 
-def related_sum(found: RelativeSum, total: Total) -> Value:
-    """Return the lanes' sums, relative to the base instead of the lane's maximum or mean."""
+def related_sum(node: Reduction, found: RelativeSum, total: Total, block: TileBlock) -> Fold:
+    """Return the sum of the lanes' sums, each relative to the base instead of the lane's maximum
+    or mean.
+    """
     dtype = total.var.dtype
     plain = replace(total, op="sum", relative=None, count=None)
     held, own = (Result(replace(plain, var=v or plain.var), dtype) for v in (None, total.relative))
     if found.kind == "exponentials":
-        return compute("mul", own, compute("exp", compute("sub", held, found.base)))
-    assert total.count is not None
-    tile = total.tile if total.is_ragged else ()
-    count = Result(replace(plain, var=total.count, tile=tile), dtype)
-    rest = compute("sub", compute("truediv", held, count), found.base)
-    return compute("add", own, compute("mul", count, compute("mul", rest, rest)))
+        value = compute("mul", own, compute("exp", compute("sub", held, found.base)))
+    else:
+        count = LaneCount(block, dtype)
+        rest = compute("sub", compute("truediv", held, count), found.base)
+        value = compute("add", own, compute("mul", count, compute("mul", rest, rest)))
+    return Fold("sum", value, block, node.dtype)
