@@ -3,11 +3,12 @@
 operation     the row of a torch operation, and the table of them
 elementwise, indexing, linear_algebra, network, random_numbers   the rows by family
 scalar        the row of a scalar operation, and the table of them
-arithmetic, elementary, predicates   the rows by family
+arithmetic, elementary, predicates, draws   the rows by family
 """
 
 from . import (
     arithmetic,
+    draws,
     elementary,
     elementwise,
     indexing,
@@ -24,6 +25,7 @@ __all__ = [
     "Operation",
     "ScalarOperation",
     "arithmetic",
+    "draws",
     "elementary",
     "elementwise",
     "indexing",

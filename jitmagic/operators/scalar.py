@@ -72,6 +72,7 @@ class ScalarOperation:
     bounds: tuple[float, float] | None = None  # an interval that contains every exact result
     domain: tuple[float, float] = (-INFINITY, INFINITY)  # with bounds: operands without nan result
     texts: Mapping[str, str] | None = None  # by language, if it was registered at run time
+    languages: tuple[str, ...] = LANGUAGES  # of the renderers that have a line
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Return whether operands may have this dtype."""

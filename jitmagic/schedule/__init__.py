@@ -38,6 +38,7 @@ from .groups import Groups
 from .libraries.activations import with_activations
 from .libraries.aligned_products import with_aligned_rows
 from .libraries.convolution_biases import with_separate_biases
+from .libraries.dropouts import with_own_dropouts
 from .libraries.layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
@@ -112,6 +113,8 @@ def product_choices(
 
 def _prepared(program: LoopProgram, target: Target, options: Options, saved: int) -> LoopProgram:
     program = with_separate_biases(without_unread_values(program))
+    if options.fuse:
+        program = with_own_dropouts(program, target, options.cuda_graphs)
     program = with_images_channels_last(program, saved, options.precision == "fast")
     program = with_aligned_rows(program)
     program = with_activations(program, target) if options.fuse else program

@@ -26,7 +26,10 @@ def compiled(program: Any, *inputs: Tensor) -> tuple[Plan, KernelSource]:
     """Compile for inputs of which all but the 0-dim ones count as being on a GPU."""
     with FakeTensorMode():
         given = [
-            torch.empty(t.shape, dtype=t.dtype, device="cuda" if t.dim() else "cpu") for t in inputs
+            torch.empty_strided(
+                t.shape, t.stride(), dtype=t.dtype, device="cuda" if t.dim() else "cpu"
+            )
+            for t in inputs
         ]
         graph, _ = record(program, *given)
     loops = lower(graph, program.__name__)

@@ -20,10 +20,13 @@ from typing import Any
 import torch
 
 from jitmagic.codegen.plan import KernelSource, Plan
+from jitmagic.graph.operators.philox_state import PHILOX_STATE
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from tests.processes import ROOT, child_environment
 
-__all__ = ["run_interpreted"]
+__all__ = ["PHILOX", "run_interpreted"]
+
+PHILOX = (0x123456789ABCDEF, 4 * 7)  # the seed and the offset of draws
 
 
 def run_interpreted(
@@ -78,6 +81,7 @@ def _serve() -> None:
     _quicken_reductions()
     _round_to_bfloat16()
     _keep_assertions()
+    draws = _draw_without_a_gpu()
     folder = tempfile.TemporaryDirectory()
     for number in range(10**6):
         try:
@@ -127,6 +131,14 @@ def _number(tensor: torch.Tensor) -> Any:
     names = {torch.float32: tl.float32, torch.float64: tl.float64, torch.int32: tl.int32}
     dtype = names.get(tensor.dtype, tl.int64)
     return tl.tensor(TensorHandle(tensor.reshape(()).numpy(), dtype), dtype)
+
+
+def _draw_without_a_gpu() -> torch.library.Library:
+    """Let dropouts of a GPU draw from a fixed state, as long as the library lives."""
+    library = torch.library.Library("jitmagic", "IMPL")
+    name, kind = PHILOX_STATE._schema.name, "CompositeExplicitAutograd"
+    library.impl(name, lambda *_: tuple(map(torch.tensor, PHILOX)), kind)
+    return library
 
 
 def _replace_libdevice() -> None:

@@ -48,10 +48,13 @@ def calls(row: ScalarOperation, dtypes: tuple[torch.dtype, ...] = (*DTYPES, torc
 @pytest.mark.parametrize("module", [triton_ops, numba_ops], ids=["triton", "numba"])
 def test_every_operation_has_a_line_for_every_dtype(module: ModuleType) -> None:
     missing = set()
+    language = module.__name__.split(".")[-2]
     for row in ROWS:
+        if language not in row.languages:
+            continue
         for operand, result in calls(row, (*DTYPES, torch.float16, torch.bool)):
             try:
-                assert module.compute_text(row.name, ["a", "b", "c"][: row.arity], result, operand)
+                assert module.compute_text(row.name, [*"abcde"][: row.arity], result, operand)
             except CannotRender:
                 missing.add(f"{row.name} of {operand}")
     assert not missing
@@ -68,7 +71,7 @@ def test_every_line_is_of_an_operation(module: ModuleType) -> None:
 @pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 def test_every_operation_has_a_function_of_scalars_and_vectors(tmp_path) -> None:
     lines = ["#include <jitmagic/loop.h>", "template <class T> using V8 = jm::Vec<T, 8>;"]
-    for row in ROWS:
+    for row in (row for row in ROWS if "cpp" in row.languages):
         for operand, result in calls(row):
             for form in ("{}", "V8<{}>"):
                 kind = form.format(CTYPES[operand])

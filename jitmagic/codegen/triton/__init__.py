@@ -1,9 +1,9 @@
 """Renders fused loop nests as Triton.
 
 renderer   the Python module of a schedule's kernels, and its candidates for tuning
-tile       the tile of a nest: blocks of points, and warps
+tile, candidates   the tile of a nest: blocks of points, and warps; others to measure
 loops      the loop form: the passes of a nest over its tile
-printer, expressions   one function: its statements; values and offsets
+printer, expressions, offsets, draws   one function: its statements; its values
 ops        how Triton writes every operation, constant and conversion
 device_functions   the functions that kernels call
 """

@@ -146,6 +146,27 @@ def first_keys(keys, places, count: tl.constexpr, axis: tl.constexpr):
         best = tl.max(keys, axis, keep_dims=True)
         found = tl.where(places == place, best, found)
     return found""",
+    "philox_four": """\
+@triton.jit
+def philox_four(seed, offset, at, vector: tl.constexpr, threads: tl.constexpr):
+    # what ATen's CUDA kernels draw for an element and the three after it
+    run = at // vector
+    counter = offset // 4 + (run // threads * (vector // 4) + at % vector // 4).to(tl.int64)
+    thread = (run % threads).to(tl.uint32)
+    return tl.philox(seed, counter.to(tl.uint32), (counter >> 32).to(tl.uint32), thread, thread * 0)
+""",
+    "philox_bits": """\
+@triton.jit
+def philox_bits(seed, offset, at, vector: tl.constexpr, threads: tl.constexpr):
+    a, b, c, d = philox_four(seed, offset, at // 4 * 4, vector, threads)
+    lane = at % 4
+    return tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d)).to(tl.int64)""",
+    "philox_run": """\
+@triton.jit
+def philox_run(seed, offset, at, vector: tl.constexpr, threads: tl.constexpr):
+    # along a last dimension of two and two
+    a, b, c, d = philox_four(seed, offset, at, vector, threads)
+    return tl.join(tl.join(a, c), tl.join(b, d))""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):

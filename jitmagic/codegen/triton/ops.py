@@ -126,6 +126,7 @@ _INTEGER: Mapping[str, str] = {
     "fmod": "{0} % {1}",
     "floordiv": "floor_divide_integer({0}, {1})",
     "remainder": "remainder_integer({0}, {1})",
+    "philox": "philox_bits({0}, {1}, {2}, {3}, {4})",
 }
 # ptxas before CUDA 13 takes the least int16, negated, for 32768 where it is compared or converted;
 # floats keep it from narrowing the sum to 16 bits again.

@@ -34,11 +34,12 @@ from ..plan import Config, KernelSource, LaunchGrid
 from ..products.matrix_vector import is_matrix_vector, vector_candidates, vector_tile
 from ..products.tensor_cores import dot_candidates, dot_product_in, dot_tile
 from ..text import argument_names, comment_lines
+from .candidates import tile_candidates
 from .device_functions import HELPERS
 from .loops import tile_kernel
 from .ops import TL_DTYPES
 from .printer import STYLE, TritonText
-from .tile import Tile, choose_tile, tile_candidates, with_row_loops
+from .tile import Tile, choose_tile, with_row_loops
 
 __all__ = ["TritonRenderer"]
 

@@ -30,8 +30,12 @@ from ..kernel import TileBlock
 from ..kernel_values import next_power
 from ..loop_structure import Structure, coefficient, offsets_in, picks_of, scans_of
 from .aligned_rows import BLOCK, aligned_block
+from .relative_sums import with_relative_sums
 
-__all__ = ["FAR", "Tile", "choose_tile", "has_far_offsets", "tile_candidates", "with_row_loops"]
+__all__ = [
+    "FAR", "MOST_WARPS", "POINTS", "ROW", "Tile", "choose_tile", "has_far_offsets",
+    "with_row_loops",
+]  # fmt: skip
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
@@ -39,8 +43,8 @@ ROW_LOOP = 8192  # least elements of a row that a program takes in steps, each l
 ROW_BLOCKS = (4096, 2048, 1024)  # elements of one program of rows that have values of their own
 STEP = 8192  # elements of one step of a looped reduction
 STEP_STRIDED = 4096  # the same for rows that are strided in memory
-# Rows whose loads are in flight in loops along rows and over them: 54 us instead of 68 for the
-# gradients of a layer norm. Other reductions do not gain, and batch norm's lose a tenth.
+# Rows whose loads are in flight in loops: 54 us instead of 68 for the gradients of a layer norm, 41
+# instead of 59 for batch norm's statistics (its gradients lose a tenth, others do not gain).
 STAGES = 3
 SECTOR = 32  # bytes of one memory transaction
 STRIDED_COLUMNS = 32  # neighbouring columns one program of a column reduction takes
@@ -63,6 +67,7 @@ class Tile:
     wide: bool  # whether offsets need 64 bits
     stages: int = 0  # loads in flight in a loop over steps; 0: Triton's default
     turned: TileBlock | None = None  # the columns of a matrix product, along the first dimension
+    along_rows: bool = False  # neighbouring threads take neighbouring points of a row
 
     @property
     def programs(self) -> Dimension:
@@ -112,7 +117,9 @@ def _is_prefetched(kernel: Structure, tile: Tile) -> bool:
     """Return whether a program loads the elements of its next steps while it computes."""
     if kernel.summed or any(block.row is not None for block in tile.inner.values()):
         return True
-    return bool(tile.inner) and _is_pointwise(kernel)
+    _, sums = with_relative_sums(kernel.passes, tile.inner)
+    has_squares = any(each.kind == "squares" for each in sums.values())
+    return has_squares or (bool(tile.inner) and _is_pointwise(kernel))
 
 
 def _aligned_tile(kernel: Structure, tile: Tile) -> Tile:
@@ -127,40 +134,6 @@ def _aligned_tile(kernel: Structure, tile: Tile) -> Tile:
     outer = tile.outer if inner else (tile.outer[0], aligned_block(kernel, tile.outer[1]))
     longest = max(block.size for block in [*inner.values()] or outer[1:])  # maybe shorter now
     return replace(tile, outer=outer, inner=inner, warps=min(tile.warps, _warps(longest, 512)))
-
-
-def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ...]:
-    """Return configs around the heuristics' choice: other warps, other blocks, and for a long
-    extent a loop instead of a whole block or the reverse.
-    """
-    tile = choose_tile(kernel, target)
-    warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]
-    configs = [TritonConfig(warps=w) for w in warps]
-    if tile.inner:
-        others = _row_candidates(tile)
-        return (*configs, *([c for c in others if c.stages] if kernel.summed else others))
-    if len(tile.spread) > 1:
-        return (*configs, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
-    block = tile.outer[-1] if tile.outer else None
-    if block is None or block.single:
-        return tuple(configs)
-    sizes = [s for s in (block.size // 2, block.size * 2, block.size * 4) if s <= 4 * POINTS]
-    configs += [TritonConfig(points=s) for s in sizes]
-    return (*configs, *(TritonConfig(points=s, warps=8) for s in sizes if s > block.size))
-
-
-def _row_candidates(tile: Tile) -> list[TritonConfig]:
-    longest = max(block.size for block in tile.inner.values())
-    configs = []
-    if tile.outer and not tile.outer[0].single:
-        height = tile.outer[0].size
-        heights = [h for h in (height // 2, height * 2) if h and h * longest <= 2 * ROW]
-        configs += [TritonConfig(rows=h) for h in heights]
-    looped = any(not block.single for block in tile.inner.values())
-    if looped or tile.stages:
-        configs += [TritonConfig(stages=n) for n in (2, 3)]
-    steps = (1024, 2048, 4096, 8192) if looped or longest > 1024 else ()
-    return [*configs, *(TritonConfig(step=s) for s in steps)]
 
 
 def _positions(kernel: Structure) -> list[Expr]:
@@ -327,7 +300,7 @@ def _rows(
     # with 8 warps and 207 with 16, on an H200.
     each = max(each, 1024) if any(map(scans_of, kernel.passes)) else each
     warps = _warps(height * max(block.size for block in blocks.values()), each)
-    return Tile(outer, blocks, warps, wide)
+    return Tile(outer, blocks, warps, wide, along_rows=not strided)
 
 
 def _strided_step(loads: Sequence[Load]) -> int:

@@ -1,6 +1,7 @@
-"""Rewrites programs for the libraries of GPUs: cuBLAS and cuDNN.
+"""Rewrites programs for the libraries of GPUs: cuBLAS, cuDNN and ATen.
 
 aligned_products, padded_rows   pad the rows of matrix products
 activations        let cuBLAS compute the activation after a product
 convolution_biases, layouts   separate the biases of convolutions; choose the layouts of images
+dropouts           draw the masks of dropouts in the kernels that use them
 """
