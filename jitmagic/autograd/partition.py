@@ -33,8 +33,8 @@ from ..operators.operation import work_of
 from ..spec import TensorSpec
 from .memory_budget import recomputed_within, saved_bytes, spec_bytes, spec_elements
 from .mincut import INFINITE, FlowNetwork
-from .narrow_copies import offer_copies, withdraw_copies
 from .nodes import alias_root, flows_of, is_view, mask_of, module_of, placeholders, runs_once
+from .offered_copies import offer_copies, withdraw_copies
 from .result import EagerSaved, Joint, MemoryBudget, Partition
 
 __all__ = ["partition"]
@@ -86,9 +86,9 @@ def partition(joint: Joint, memory_budget: float = 1.0) -> Partition:
         )
     copies = offer_copies(joint)
     parts, chosen = _cut(joint)
-    if unused := [copied for copied in copies if copied not in chosen[0]]:
+    if unused := {copied for copied in copies if copied not in chosen[0]}:
         withdraw_copies(unused)
-        parts, chosen = _cut(joint)
+        parts, chosen = parts.without(unused), (chosen[0], chosen[1] - unused)
     if memory_budget < 1:
         cut, budget = _within(memory_budget, parts, chosen)
         return replace(_split(joint, parts, *cut), budget=budget)
@@ -199,6 +199,11 @@ class _Parts:
             recomputed,
         )
 
+    def without(self, erased: set[Node]) -> _Parts:
+        """Return the parts after nodes were erased that are no inputs and no results."""
+        nodes, needed = ([n for n in each if n not in erased] for each in (self.nodes, self.needed))
+        return replace(self, nodes=nodes, needed=needed, forward=self.forward - erased)
+
     def saved_for(self, node: Node) -> int:
         """Return the tangents (bits) whose backward makes eager save the value's memory."""
         return self.eager_saved.get(alias_root(node), _NOT_SAVED).tangents
@@ -238,11 +243,12 @@ def _choose(
     such cut. `barred` maps a node to users that may not read its saved value; `again`: costly nodes
     that may be recomputed.
     """
-    # The source's side of the cut runs in forward, the sink's in backward. Vertex 2i stands for the
-    # computation of node i, 2i + 1 for its value: cutting the edge between them saves the value,
-    # cutting an edge from the source recomputes it.
-    vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
-    source = 2 * len(vertex_of)
+    # The source's side of the cut runs in forward, the sink's in backward. Vertex 3i stands for the
+    # computation of node i, 3i + 1 for its value: cutting the edge between them saves the value,
+    # cutting an edge from the source recomputes it. Loops read the value from vertex 3i + 2: the
+    # edge to it from 3i is what reading a value costs that is saved anyway.
+    vertex_of = {node: 3 * i for i, node in enumerate(parts.needed)}
+    source = 3 * len(vertex_of)
     sink = source + 1
     # Barred users read this vertex, which the save edge does not cut off: such a user in backward
     # forces the value to be recomputed there.
@@ -272,8 +278,14 @@ def _choose(
             network.edge(source, vertex, recompute)
         if node in apart:
             network.edge(vertex, apart[node], INFINITE)
+        network.edge(vertex + 1, vertex + 2, INFINITE)
+        if reading := _cost_to_read(node, parts, save):
+            network.edge(vertex, vertex + 2, reading)
         reads = {
-            (apart[node] if user in barred.get(node, ()) else vertex + 1, vertex_of.get(user, sink))
+            (
+                apart[node] if user in barred.get(node, ()) else vertex + 1 + _fusible(user),
+                vertex_of.get(user, sink),
+            )
             for user in node.users
             if user in vertex_of or user in parts.backward
         }
@@ -327,6 +339,17 @@ def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node
     if spec is None or is_view(node) or node.target in _FREE or (node in shown and not kept):
         return INFINITE
     return spec_bytes(spec) * _SAVED_BYTE + 1
+
+
+def _cost_to_read(node: Node, parts: _Parts, save: int) -> int:
+    """Return what loops of the backward pay for reading a value that is saved for others too: a
+    batch norm followed by relu computes the mask from its input, and not from relu's result.
+    """
+    spec = node.meta.get("spec")
+    if spec is None or not row_of(spec.device).rereads or save >= INFINITE:
+        return 0
+    others = any(user in parts.backward and not _fusible(user) for user in node.users)
+    return spec_bytes(spec) * _READ_BYTE if not save or others else 0
 
 
 def _cost_to_recompute(node: Node, parts: _Parts) -> int:

@@ -53,6 +53,7 @@ CUDA_ROW = add(
         kernels="cuda",
         # Saving costs traffic, recomputing costs arithmetic: most of that hides behind memory.
         costly=4,
+        rereads=True,
         caches_memory=True,
         has_tensor_cores=True,
         turns_images=True,

@@ -91,6 +91,7 @@ class Device:
       current_index()           the device that the name without an index means; None: it has none
       kernels                   whose results ATen's kernels give: rounding, layouts, missing dtypes
       costly                    time of exp, erf or tanh, relative to a product of one element
+      rereads                   kernels are limited by memory: a saved tensor costs its reading
       caches_memory             allocating is cheap, and large tensors are better not in one pool
       has_tensor_cores          matrix products are faster with aligned rows
       turns_images              convolutions are faster with channels_last images
@@ -108,6 +109,7 @@ class Device:
     current_index: Callable[[], int] | None = None
     kernels: Literal["cpu", "cuda"] = "cpu"
     costly: int = 4
+    rereads: bool = False
     caches_memory: bool = False
     has_tensor_cores: bool = False
     turns_images: bool = False

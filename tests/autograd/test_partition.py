@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import jitmagic
+from jitmagic.autograd import offered_copies
 from jitmagic.autograd import partition as costs
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.mincut import FlowNetwork
@@ -74,6 +75,58 @@ def test_a_gpu_saves_what_an_activation_reads_and_nothing_of_it(name, dtype, mon
     given = (t(64, 32), t(128, 32), t(32, 128))
     given = [each.detach().to(dtype).requires_grad_() for each in given]
     assert saved_bytes(parts_of(feed_forward, *given)) == 64 * 128 * dtype.itemsize
+
+
+def narrow(*shape):
+    return torch.randn(shape).to(torch.bfloat16).requires_grad_()
+
+
+@pytest.fixture
+def of_a_gpu(monkeypatch):
+    """Let tensors of some hundred elements count as large ones on a GPU."""
+    for module in (costs, offered_copies):
+        monkeypatch.setattr(module, "row_of", lambda device: CUDA_ROW)
+    monkeypatch.setattr(offered_copies, "_LARGE", 2**9)
+
+
+def normed(x, w, b):
+    return F.relu(F.batch_norm(x, None, None, w, b, True))
+
+
+def test_a_gpu_computes_the_mask_after_a_norm_again(of_a_gpu):
+    """It reads its input anyway; eager does not keep the bias, so that a copy is saved."""
+    x, w, b = narrow(16, 4, 8, 8), t(4), t(4)
+    parts = parts_of(normed, x, w, b)
+    assert parts.saved_results == ()
+    assert saved_bytes(parts) == 3 * 4 * 4  # mean, deviation, bias
+    assert targets(parts.forward).count(aten.clone.default) == 1
+    check(normed, x, w, b)
+    small = parts_of(normed, narrow(2, 4, 2, 2), t(4), t(4))
+    assert aten.clone.default not in targets(small.forward), "its kernel takes longer"
+
+
+def test_a_bias_may_be_written_before_the_backward(of_a_gpu):
+    found = []
+    for call in (normed, jitmagic.jit(normed)):
+        torch.manual_seed(0)
+        x, w, b = narrow(16, 4, 8, 8), t(4), t(4)
+        y = call(x, w, b)
+        with torch.no_grad():
+            b.add_(3)
+        y.sum().backward()
+        found.append([part.grad for part in (x, w, b)])
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_what_a_product_reads_after_a_norm_is_computed_again(of_a_gpu):
+
+    def block(x, w, b, v):
+        return F.conv2d(normed(x, w, b), v).sum()
+
+    parts = parts_of(block, narrow(16, 4, 8, 8), t(4), t(4), narrow(3, 4, 1, 1))
+    assert saved_bytes(parts) == 3 * 4 * 4
+    assert targets(parts.backward).count(aten.relu.default) == 1
 
 
 def test_random_draws_are_never_repeated():
@@ -253,10 +306,6 @@ def test_thirty_steps_give_eagers_losses(kind):
     torch.manual_seed(2)
     compiled = curve(ours, lambda model, pair: call(*pair, *state)[0], batches, optimizer)
     torch.testing.assert_close(compiled, eager, rtol=2e-4, atol=2e-4)
-
-
-def narrow(*shape):
-    return torch.randn(shape).to(torch.bfloat16).requires_grad_()
 
 
 def log_probability(x, index):
