@@ -1,4 +1,4 @@
-// The operator jitmagic::philox_state: a draw from a CUDA generator without a kernel (graph/operators/philox_state.py).
+// The operator jitmagic::philox_state: a draw from a CUDA generator without a kernel (loops/philox_state.py).
 
 #include <mutex>
 #include <optional>

@@ -102,9 +102,8 @@ def _cut(joint: Joint) -> tuple[_Parts, _Cut]:
     """Return the nodes by role, and the cheapest cut."""
     parts = _Parts.of(joint)
     chosen = _choose(parts, _barred(parts))
-    if (
-        chosen is None and parts.recomputed
-    ):  # a value that enters a checkpointed region cannot be saved
+    if chosen is None and parts.recomputed:
+        # A value that enters a checkpointed region cannot be saved.
         parts = _Parts.of(joint, runs_again=False)
         chosen = _choose(parts, _barred(parts))
     if chosen is None:
@@ -257,23 +256,8 @@ def _choose(
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in vertex_of.items():
-        is_lost, is_entered = (
-            node in parts.mutated,
-            bool(parts.recomputed) and "entered" in node.meta,
-        )
-        save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
-        if node in parts.in_inputs:
-            save = 0
-        if node.op == "placeholder" and not is_lost and is_entered:
-            save = 0  # eager's checkpoint function holds it too
+        save, recompute = _costs(node, parts, again, results, shown)
         network.edge(vertex, vertex + 1, save)
-        recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
-        if node in again:
-            recompute = 1
-        if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
-            recompute = INFINITE  # eager saves it: its operands may have been written to
-        if node.op == "placeholder":
-            recompute = INFINITE
         if recompute:
             network.edge(source, vertex, recompute)
         if node in apart:
@@ -327,6 +311,26 @@ def _barred(parts: _Parts) -> dict[Node, set[Node]]:
         for node, kept in partly.items()
     }
     return {node: users for node, users in barred.items() if users}
+
+
+def _costs(
+    node: Node, parts: _Parts, again: frozenset[Node], results: set[Node], shown: set[Node]
+) -> tuple[int, int]:
+    """Return what it costs to save the node's value, and to recompute it in backward."""
+    is_lost = node in parts.mutated
+    is_entered = bool(parts.recomputed) and "entered" in node.meta
+    save = INFINITE if is_lost else _cost_to_save(node, parts, results, shown)
+    if node in parts.in_inputs:
+        save = 0
+    if node.op == "placeholder":
+        # What enters a checkpointed region is held by eager's checkpoint function too.
+        return (0 if is_entered and not is_lost else save), INFINITE
+    recompute = _cost_to_recompute(node, parts) if node in parts.forward else 0
+    if node in again:
+        recompute = 1
+    if (is_entered or "checkpoint" in node.meta) and save < INFINITE:
+        recompute = INFINITE  # eager saves it: its operands may have been written to
+    return save, recompute
 
 
 def _cost_to_save(node: Node, parts: _Parts, results: set[Node], shown: set[Node]) -> int:

@@ -12,9 +12,9 @@ from ..symbols.expr import Leaf
 from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LanesBelow",
-    "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow", "Total", "Var",
-    "VarIndex", "next_power",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LaneCount",
+    "LanesBelow", "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow",
+    "Total", "Var", "VarIndex", "next_power",
 ]  # fmt: skip
 
 

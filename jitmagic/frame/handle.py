@@ -328,7 +328,8 @@ class Handle:
             self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
                 ledger, journal, plain = self.ledger, self.journal, self.original.plain
-                Comparison(result, plain, ledger, journal, record, self._on_slower).start()
+                warm = self.pay_back.is_costly  # calls before this compile ran as eager
+                Comparison(result, plain, ledger, journal, record, self._on_slower, warm).start()
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None

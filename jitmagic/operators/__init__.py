@@ -1,9 +1,10 @@
 """Describes operators by rows, which every stage asks instead of keeping lists of names.
 
 operation     the row of a torch operation, and the table of them
-elementwise, indexing, linear_algebra, network, random_numbers   the rows by family
+elementwise, indexing, linear_algebra, network, random_numbers   its rows by family
+
 scalar        the row of a scalar operation, and the table of them
-arithmetic, elementary, predicates, draws   the rows by family
+arithmetic, draws, elementary, predicates   its rows by family
 """
 
 from . import (

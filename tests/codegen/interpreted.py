@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from jitmagic.codegen.plan import KernelSource, Plan
-from jitmagic.graph.operators.philox_state import PHILOX_STATE
+from jitmagic.loops.philox_state import PHILOX_STATE
 from jitmagic.runtime.plan_interpreter import PlanRunner
 from tests.processes import ROOT, child_environment
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from jitmagic.codegen.plan import Call
-from jitmagic.graph.operators.philox_state import PHILOX_STATE
 from jitmagic.loops.ir import LoopProgram
+from jitmagic.loops.philox_state import PHILOX_STATE
 from jitmagic.operators import SCALARS
 from jitmagic.schedule.libraries import dropouts
 

@@ -297,3 +297,19 @@ def test_compiled_bools_and_fills(tmp_path, monkeypatch):
         graph, _ = record(fn, *inputs)
         plan, source = rendered(lower(graph, "test"))
         build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))
+
+
+def test_gelu_of_halves_takes_fewer_instructions():
+    """Their results are eager's to a rounding; those of float32 call libdevice as eager does."""
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.cat([torch.linspace(-9, 9, 4001), torch.tensor([0.0, -0.0, 1e-30, 60000.0])])
+        text = check(torch.nn.functional.gelu, x.to(dtype))
+        assert "erf_plus_one(" in text
+        grads = torch.ones(4005, dtype=dtype)
+        text = check(torch.ops.aten.gelu_backward.default, grads, x.to(dtype))
+    assert "erf_plus_one(" not in check(torch.nn.functional.gelu, torch.linspace(-9, 9, 4001))
+
+
+def test_one_more_than_erf_of_any_number():
+    x = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 5.0, -5.0, 3e38, -3e38])
+    check(lambda x: torch.erf(x) + 1, x.bfloat16())

@@ -20,7 +20,7 @@ from jitmagic.compile import sizes
 from jitmagic.errors import CompileFailed
 from jitmagic.frame.timing import comparison
 from jitmagic.frame.timing.backward_timing import BackwardTimer, Sample
-from jitmagic.frame.timing.comparison import PLAN, judge
+from jitmagic.frame.timing.comparison import PLAN, PLAN_AFTER_EAGER, judge
 from jitmagic.records import COMPILED, Eager
 
 from .which_ran import X, handle, raising, ran, which
@@ -89,6 +89,18 @@ def test_calls_alternate_until_the_comparison_is_decided(verdict: bool | None) -
     assert record.measured is not None and record.measured.calls == (10 if verdict is None else 2)
     assert record.outcome == known.outcome == entry.notes.outcome
     assert isinstance(known.outcome, Eager) == (verdict is False)
+
+
+def test_eager_is_warm_after_calls_that_it_ran(verdict: bool | None) -> None:
+    """A training step of many layers runs as eager first (pay_back.py)."""
+    tagged = jitmagic.jit(which)
+    known = handle(tagged)
+    known.pay_back.is_costly = known.pay_back.is_wanted = True
+    row = "".join(ran(tagged(X)) for _ in range(30))
+    after = "e" if verdict is False else "c"
+    end = len(PLAN_AFTER_EAGER) if verdict is None else 6
+    assert row == PLAN_AFTER_EAGER[:end] + after * (30 - end)
+    assert row.startswith("cc")
 
 
 def test_a_slower_variant_is_freed_and_reported_once(slower: None) -> None:

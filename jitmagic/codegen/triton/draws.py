@@ -7,23 +7,21 @@ quarter of the size computes them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...lazy_dataclass import replace
 from ...loops.expr import Axis, AxisVar, Expr, add, linear, mul
 from ...loops.ir import Compute, Constant, IndexValue
 from ..kernel import TileBlock
 from ..loop_form import position_in
-
-if TYPE_CHECKING:
-    from .expressions import TritonExpressions
+from .offsets import TileOffsets
 
 __all__ = ["draw_text"]
 
 SHARED = 4  # numbers of one draw
 
 
-def draw_text(text: TritonExpressions, node: Compute) -> str:
+def draw_text(text: TileOffsets, node: Compute) -> str:
     """Return the expression of the bits that are drawn, int64."""
     seed, offset, place, *numbers = node.args
     assert isinstance(place, IndexValue)
@@ -39,7 +37,7 @@ def draw_text(text: TritonExpressions, node: Compute) -> str:
     return f"tl.reshape({drawn}, {shape}).to(tl.int64)"
 
 
-def _block_of_runs(text: TritonExpressions, place: Expr) -> TileBlock | None:
+def _block_of_runs(text: TileOffsets, place: Expr) -> TileBlock | None:
     """Return the block of the last dimension if its lanes are places one after the other, in fours
     that begin at multiples of four.
     """
@@ -56,10 +54,11 @@ def _block_of_runs(text: TritonExpressions, place: Expr) -> TileBlock | None:
     return None if any(factor % SHARED for factor in (constant, *others)) else block
 
 
-def _every_fourth(text: TritonExpressions, block: TileBlock, place: Expr) -> Expr:
+def _every_fourth(text: TileOffsets, block: TileBlock, place: Expr) -> Expr:
     """Define the first places of the fours along a block, and return the place at them."""
     fours = TileBlock(f"{block.name}_fours", (), block.extent, block.size // SHARED)
     parts = text.scope.starts[block], f"{text.positions(fours)} * {SHARED}"
-    axis = Axis(text.name_of(" + ".join(filter(None, parts))), block.extent)
+    extent: Any = block.extent  # a Size acts as an int
+    axis = Axis(text.name_of(" + ".join(filter(None, parts))), extent)
     text.bind(axis, replace(fours, axes=(axis,)))
     return add(add(place, mul(position_in(block.axes), -1)), AxisVar(axis))

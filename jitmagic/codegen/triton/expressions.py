@@ -6,7 +6,6 @@ In: values of the linear form, the Tile of a program. Out: text. Values broadcas
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -59,11 +58,8 @@ class TritonExpressions(TileOffsets):
     def __init__(self, tile: Tile, names: Mapping[str, str], by_value: Iterable[str] = ()) -> None:
         super().__init__(tile)
         self.names, self.by_value = names, frozenset(by_value)
+        self.is_half = False  # all results have 16 bits
         self.fills_tile = False  # the value that is written is an operand of one that does
-
-    @abstractmethod
-    def name_of(self, code: str) -> str:
-        """Return a variable that holds the expression, computed here."""
 
     def named(self, node: Value) -> str:
         """Return a variable that holds the value."""
@@ -126,6 +122,8 @@ class TritonExpressions(TileOffsets):
         match node:
             case Compute("philox"):
                 return draw_text(self, node)
+            case Compute("add", (Compute("erf", (x,)), Constant(1.0))) if self.is_half:
+                return f"{self.helper('erf_plus_one')}({self.value(x)})"
             case Var(name):
                 return name
             case Constant(value, dtype):

@@ -7,6 +7,7 @@ block of size 1 is a scalar.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from ...loops.expr import (
     leaves,
     linear,
 )
+from ...loops.ir import Value
 from ...symbols.size import Dimension, Size
 from ..kernel import TileBlock, Var, VarIndex
 from ..loop_form import position_in
@@ -69,6 +71,18 @@ class TileOffsets(OffsetText):
         return name
 
     # -- memory ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def name_of(self, code: str) -> str:
+        """Return a variable that holds the expression, computed here."""
+
+    @abstractmethod
+    def value(self, node: Value) -> str:
+        """Return the expression of a value."""
+
+    @abstractmethod
+    def axes_of(self, node: Value) -> frozenset[Axis]:
+        """Return the axes along which an expression varies."""
 
     # -- shapes ----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import torch
 
 from ...loops.expr import Expr, Integer
 from ...loops.ir import Value
-from ...loops.values import identity
+from ...loops.values import HALVES, identity
 from ...symbols.size import Dimension, is_same
 from ..kernel import (
     Accumulate,
@@ -61,17 +61,16 @@ class TritonText(TritonExpressions):
         self, kernel: Kernel, tile: Tile, names: Mapping[str, str], by_value: Iterable[str] = ()
     ) -> None:
         super().__init__(tile, names, by_value)
-        self.kernel = kernel
+        self.kernel, written = kernel, [param.dtype for param in kernel.params if param.written]
+        self.is_half = HALVES.issuperset(written)
         self.lines_: list[str] = []
         self.indent = 0
         self._numbers = count()
 
     def lines(self) -> list[str]:
         """Return the body of the function, not indented."""
-        if not self.tile.wide:
+        if not self.tile.wide:  # sizes are int64: arithmetic of 32 bits is faster
             for symbol in self.kernel.sizes:
-                # Sizes are passed as int64, but 32-bit index arithmetic is faster where offsets
-                # fit.
                 self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
         self.block(self.kernel.body)
         return self.lines_

@@ -26,15 +26,21 @@ from .backward_timing import BackwardTimer, Sample
 from .batch_timing import MOST_SECONDS, BatchTiming
 from .gpu_timing import GpuInterval, can_be_timed, has_room
 
-__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "comparison_paused", "judge"]
+__all__ = [
+    "PLAN", "PLAN_AFTER_EAGER", "PLAN_ON_GPU", "Comparison", "comparison_paused", "judge",
+]  # fmt: skip
 
 _WARM_UP = "cce"  # not counted: compiles the backward, fills memory pools and caches
 # A program of so few calls gains nothing from a comparison, and should not pay eager's peak memory.
 _WARM_UP_ON_GPU = "ccce"
+# Eager is warm if it ran the calls before the compile (pay_back.py): a measurement of few steps has
+# then seen its last call of eager.
+_WARM_UP_AFTER_EAGER = "cc"
 _BLOCK = 4
 # Thue-Morse order: drift (clock rate, a filling cache) affects both sides equally.
 _ROW = "ceececceecceceececce"
 PLAN, PLAN_ON_GPU = _WARM_UP + _ROW, _WARM_UP_ON_GPU + _ROW
+PLAN_AFTER_EAGER = _WARM_UP_AFTER_EAGER + _ROW
 # Calls repeated because something was compiled in them (new sizes). If more calls than this
 # compile, compiling is the normal cost of a call and counts.
 _COMPILING = 32
@@ -60,11 +66,16 @@ class Comparison:
         journal: Journal,
         record: CompileRecord,
         on_slower: Callable[[Eager], None],
+        eager_is_warm: bool = False,
     ) -> None:
-        """`plain`: the original; `record`: of the compile; `on_slower` is called if eager wins."""
+        """`plain`: the original; `record`: of the compile; `on_slower` is called if eager wins;
+        `eager_is_warm`: it ran calls of this function before.
+        """
         self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
         self._where = compiled.notes.comparable or Comparable()
         self._plan = PLAN if self._where.device is None else PLAN_ON_GPU
+        if eager_is_warm:
+            self._plan = PLAN_AFTER_EAGER
         self._counted_from = len(self._plan) - len(_ROW)
         self._ledger, self._journal, self._record = ledger, journal, record
         self._on_slower = on_slower

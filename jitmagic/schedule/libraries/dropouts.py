@@ -16,8 +16,6 @@ from math import prod
 import torch
 
 from ...devices import Target
-from ...graph.operators.philox_state import PHILOX_STATE
-from ...graph.operators.tensor_iterator import dense
 from ...loops.expr import Expr, Integer, add, mul
 from ...loops.ir import (
     Alias,
@@ -33,6 +31,7 @@ from ...loops.ir import (
     Step,
     Store,
 )
+from ...loops.philox_state import PHILOX_STATE
 from ...loops.values import FLOATS, cast, compute, constant, opmath
 from ...symbols.size import Size
 
@@ -73,7 +72,7 @@ def _vector(step: Extern, buffers: Mapping[str, Buffer]) -> int:
     if buffer.device.type != "cuda" or buffer.dtype not in FLOATS - {torch.float64}:
         return 0
     sizes = (*buffer.shape, *buffer.stride)
-    if any(isinstance(size, Size) for size in sizes) or not dense(buffer.shape, buffer.stride):
+    if any(isinstance(size, Size) for size in sizes) or not _is_dense(buffer):
         return 0
     count, vector = prod(buffer.shape), 16 // buffer.dtype.itemsize
     if not 0 < count < 2**31:
@@ -81,6 +80,15 @@ def _vector(step: Extern, buffers: Mapping[str, Buffer]) -> int:
     while count % vector:
         vector //= 2
     return vector if vector >= _UNROLL else 0
+
+
+def _is_dense(buffer: Buffer) -> bool:
+    step = 1
+    for stride, extent in sorted(zip(buffer.stride, buffer.shape, strict=True)):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
 
 
 def _drawn_here(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .operator_library import LASTING, LIBRARY, PURE, is_registered
+from ..graph.operators.operator_library import LASTING, LIBRARY, PURE, is_registered
 
 __all__ = ["PHILOX_STATE"]
 
