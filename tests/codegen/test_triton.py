@@ -313,3 +313,16 @@ def test_gelu_of_halves_takes_fewer_instructions():
 def test_one_more_than_erf_of_any_number():
     x = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 5.0, -5.0, 3e38, -3e38])
     check(lambda x: torch.erf(x) + 1, x.bfloat16())
+
+
+def test_softmax_of_halves_divides_by_the_sum_once():
+    x = torch.randn(7, 300)
+    x[0, :5] = torch.tensor([math.inf, 1, 2, 3, 4])
+    x[1] = -math.inf
+    x[2, 7], x[3] = math.nan, 1e-39
+    text = check(lambda x: torch.softmax(x, -1), x.bfloat16())
+    assert "tl.exp(" in text
+    assert "div_rn" not in text
+    assert "div_rn" in check(lambda x: torch.softmax(x, -1), x)
+    rows = torch.rand(4, 64).bfloat16() * torch.tensor([1e-30, 1, 1e30, 1e36])[:, None]
+    check(lambda x: x / x.sum(-1, keepdim=True), rows.bfloat16())

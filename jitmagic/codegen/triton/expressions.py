@@ -59,6 +59,7 @@ class TritonExpressions(TileOffsets):
         super().__init__(tile)
         self.names, self.by_value = names, frozenset(by_value)
         self.is_half = False  # all results have 16 bits
+        self.folded: set[Var] = set()  # sums over a block
         self.fills_tile = False  # the value that is written is an operand of one that does
 
     def named(self, node: Value) -> str:
@@ -122,8 +123,8 @@ class TritonExpressions(TileOffsets):
         match node:
             case Compute("philox"):
                 return draw_text(self, node)
-            case Compute("add", (Compute("erf", (x,)), Constant(1.0))) if self.is_half:
-                return f"{self.helper('erf_plus_one')}({self.value(x)})"
+            case Compute(dtype=torch.float32) if self.is_half and (text := self.approximate(node)):
+                return text
             case Var(name):
                 return name
             case Constant(value, dtype):
@@ -171,6 +172,19 @@ class TritonExpressions(TileOffsets):
                     return text
                 return cast_text(text if total.lost is None else self.name_of(text), held, dtype)
         raise TypeError(f"no Triton for {type(node).__name__}")
+
+    def approximate(self, node: Compute) -> str | None:
+        """Return a cheaper expression with errors of some 1e-7, of which results of 16 bits keep
+        nothing: they are rounded after each operation of eager's.
+        """
+        match node:
+            case Compute("add", (Compute("erf", (x,)), Constant(1.0))):
+                return f"{self.helper('erf_plus_one')}({self.value(x)})"
+            case Compute("exp", (x,)):
+                return f"tl.exp({self.value(x)})"
+            case Compute("truediv", (x, Var() as total)) if total in self.folded:
+                return f"({self.closed(x)} / {total.name})"
+        return None
 
     def closed(self, node: Value) -> str:
         """Return the expression, in brackets if an adjacent operator or method could bind to a part

@@ -6,7 +6,8 @@ throughout:
   - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
   - division and square root are the correctly rounded ones and transcendental functions are
     libdevice's, which eager's CUDA kernels call; tl.exp and the like are approximations and are not
-    used, but in sums relative to their largest term, where the error is that of the largest;
+    used, but in sums relative to their largest term, where the error is that of the largest, and
+    in kernels whose results all have 16 bits (TritonExpressions.approximate);
   - integer division and remainder round down, maximum and minimum propagate NaN, as in torch.
 """
 

@@ -289,6 +289,7 @@ class TritonText(TritonExpressions):
     def fold(self, var: Var, fold: Fold) -> None:
         """Combine the points along the block and define the result."""
         block, op, value = fold.block, fold.op, fold.value
+        self.folded |= {var} if op == "sum" else set()
         axis, source = self.dimension(block), value.dtype
         keep = ", keep_dims=True" if self.tile.rank > 1 else ""
         blocks = self.blocks_over(self.axes_of(value)) | {block}
