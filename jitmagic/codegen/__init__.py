@@ -8,6 +8,7 @@
     kernel            the kernel language: its statements; kernel_values has its values
     loop_form         builds the loop form of a kernel: loops around the passes of a nest
     linearize, linear_values   place and name values; expand lowers reductions for scalar loops
+    live_values       orders the values of a point so that few are held at once
     kernel_interpreter, kernel_verifier, kernel_walk   what a kernel means; what must hold of it
     scalar_loops, numba/   print kernels as scalar loops in any language, and in numba
     vector_lanes      the axis that vector lanes run along, and their number

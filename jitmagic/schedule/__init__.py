@@ -38,6 +38,7 @@ from .groups import Groups
 from .libraries.activations import with_activations
 from .libraries.aligned_products import with_aligned_rows
 from .libraries.convolution_biases import with_separate_biases
+from .libraries.depthwise import with_own_depthwise_convolutions
 from .libraries.dropouts import with_own_dropouts
 from .libraries.layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
@@ -116,6 +117,8 @@ def _prepared(program: LoopProgram, target: Target, options: Options, saved: int
     if options.fuse:
         program = with_own_dropouts(program, target, options.cuda_graphs)
     program = with_images_channels_last(program, saved, options.precision == "fast")
+    if options.fuse:
+        program = with_own_depthwise_convolutions(program, target)
     program = with_aligned_rows(program)
     program = with_activations(program, target) if options.fuse else program
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -29,6 +31,7 @@ from ..attention.triton import attention_text
 from ..config import TritonConfig
 from ..kernel import Kernel
 from ..linearize import linearize
+from ..live_values import with_few_live_values
 from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
 from ..products.matrix_vector import is_matrix_vector, vector_candidates, vector_tile
@@ -137,7 +140,9 @@ def _tile(kernel: Structure, target: Target, config: Config | None) -> tuple[Til
 def _kernel(
     one: Structure, tile: Tile, product: Product | None, buffers: Mapping[str, Buffer]
 ) -> Kernel:
-    return linearize(tile_kernel(one, tile, buffers, product), STYLE)
+    form = tile_kernel(one, tile, buffers, product)
+    in_steps = partial(linearize, form, replace(STYLE, longest=1))
+    return with_few_live_values(linearize(form, STYLE), in_steps)
 
 
 def _function(

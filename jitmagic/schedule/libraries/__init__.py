@@ -3,5 +3,5 @@
 aligned_products, padded_rows   pad the rows of matrix products
 activations        let cuBLAS compute the activation after a product
 convolution_biases, layouts   separate the biases of convolutions; choose the layouts of images
-dropouts           draw the masks of dropouts in the kernels that use them
+depthwise, dropouts   write depthwise convolutions as nests; draw the masks of dropouts in kernels
 """
