@@ -162,8 +162,8 @@ class TritonExpressions(TileOffsets):
                 steps = upper_bound(block.count)
                 if not block.ragged:
                     return typed(steps, dtype)
-                all_ = f"{self.positions(block)} < {hint_of(block.extent % block.size)}"
-                return f"tl.where({all_}, {typed(steps, dtype)}, {typed(steps - 1, dtype)})"
+                takes_all = f"{self.positions(block)} < {hint_of(block.extent % block.size)}"
+                return f"tl.where({takes_all}, {typed(steps, dtype)}, {typed(steps - 1, dtype)})"
             case Result(total, dtype):
                 if total.at is not None:
                     return f"{total.at.name}.to(tl.int64)"
