@@ -23,7 +23,9 @@ def _target(device: torch.device, options: TargetOptions) -> Target:
     tier, why = ("triton", "triton is installed") if has_triton else ("aten", "no triton")
     isa = f"sm_{facts.major}{facts.minor}"
     l2 = int(getattr(facts, "L2_cache_size", 32 << 20))
-    return Target("cuda", tier, why, isa, 1, 0, l2, "", int(facts.multi_processor_count))
+    held = int(facts.max_threads_per_multi_processor)
+    count = int(facts.multi_processor_count)
+    return Target("cuda", tier, why, isa, 1, 0, l2, "", count, resident_threads=held)
 
 
 def _current_index() -> int:

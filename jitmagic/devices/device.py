@@ -55,6 +55,7 @@ class Target:
     cxx: str = ""  # path of the C++ compiler, empty when there is none
     multiprocessors: int = 0
     processor: str = ""  # a row of processors.py; empty: this machine's
+    resident_threads: int = 0  # that a multiprocessor can hold; 0: unknown
 
 
 class AttentionFacts(NamedTuple):

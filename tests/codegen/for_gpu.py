@@ -18,7 +18,9 @@ from jitmagic.options import Options
 from jitmagic.schedule import schedule
 from tests.loops.recording import record
 
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
+H200 = Target(
+    "cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132, resident_threads=2048
+)
 CPU = torch.device("cpu")
 
 

@@ -6,6 +6,7 @@ tests/device/test_draws_device.py compares them with ATen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -18,6 +19,7 @@ from jitmagic.loops.philox_state import PHILOX_STATE
 from jitmagic.operators import SCALARS
 from jitmagic.schedule.libraries import dropouts
 
+from . import for_gpu
 from .for_gpu import H200, compiled, on_cpu
 from .interpreted import PHILOX, run_interpreted
 
@@ -27,12 +29,12 @@ aten = torch.ops.aten
 THREADS = 132 * 2048  # of an H200
 
 
-def drawn(x: Tensor, p: float) -> Tensor:
+def drawn(x: Tensor, p: float, most: int = THREADS) -> Tensor:
     """Return the mask that ATen's kernel draws for a dense tensor (aten/.../cuda/Dropout.cu)."""
     count, vector = x.numel(), 16 // x.element_size()
     while count % vector:
         vector //= 2
-    threads = min(THREADS, -(-count // 256) * 256)
+    threads = min(most, -(-count // 256) * 256)
     at = torch.arange(count)
     numbers = (torch.tensor(n) for n in (vector, threads))
     bits = SCALARS["philox"].reference(*map(torch.tensor, PHILOX), at, *numbers)
@@ -132,6 +134,20 @@ def test_others_are_those_of_aten(name):
     assert aten.native_dropout.default in [s.op for s in plan.steps if isinstance(s, Call)]
 
 
-def test_recorded_graphs_draw_by_aten():
+def test_recorded_graphs_and_unknown_gpus_draw_by_aten():
     empty = LoopProgram("p", {}, (), (), ())
     assert dropouts.with_own_dropouts(empty, H200, records_graphs=True) is empty
+    elsewhere = replace(H200, resident_threads=0)
+    assert dropouts.with_own_dropouts(empty, elsewhere, records_graphs=False) is empty
+
+
+def test_a_smaller_gpu_has_fewer_threads(monkeypatch):
+    """A thread takes every 128 * 1536th run of elements on an RTX 4090, and so draws more."""
+    small = replace(H200, multiprocessors=4, resident_threads=1536)
+    monkeypatch.setattr(for_gpu, "H200", small)
+    x = torch.randn(9, 4096)
+    plan, source = compiled(named(lambda x: aten.native_dropout(x, 0.3, True)), x)
+    (draw,) = (step for step in plan.steps if isinstance(step, Call))
+    assert draw.args[-1] == 4 * 2, "each of 6144 threads draws for two runs of four"
+    (_, mask), _ = run_interpreted(source, on_cpu(plan), [x])
+    assert torch.equal(mask, drawn(x, 0.3, 4 * 1536))

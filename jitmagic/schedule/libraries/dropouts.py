@@ -3,8 +3,9 @@
 In: the unfused program. Out: the same values, bit by bit. ATen's dropout reads and writes whole
 tensors in a kernel of its own; here the generator's state is drawn in its place and order, and a
 nest computes the numbers from it, which fuses with its neighbours. Dropouts stay ATen's where their
-layout decides otherwise which thread draws for an element, and where CUDA graphs are recorded: a
-replay must take the state from the GPU.
+layout decides otherwise which thread draws for an element, where CUDA graphs are recorded (a replay
+must take the state from the GPU), and in files for other machines: ATen's threads are as many as
+the GPU holds.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from ...symbols.size import Size
 __all__ = ["with_own_dropouts"]
 
 _DROPOUT = torch.ops.aten.native_dropout.default
-_BLOCK, _UNROLL, _RESIDENT = 256, 4, 2048  # threads; numbers of a draw; threads of an SM
+_BLOCK, _UNROLL = 256, 4  # threads of a block; numbers of a draw
 
 
 def with_own_dropouts(program: LoopProgram, target: Target, records_graphs: bool) -> LoopProgram:
     """Replace dropouts by the state of the generator and a nest; see the module docstring."""
-    if target.tier != "triton" or not target.multiprocessors or records_graphs:
+    if target.tier != "triton" or not target.resident_threads or records_graphs:
         return program
+    most = target.multiprocessors * (target.resident_threads // _BLOCK)
     buffers = dict(program.buffers)
     given = {*program.inputs, *(step.name for step in program.steps if isinstance(step, Alias))}
     steps: list[Step] = []
@@ -53,7 +55,7 @@ def with_own_dropouts(program: LoopProgram, target: Target, records_graphs: bool
         if vector > 1:
             assert isinstance(step, Extern)
             aligned = step.args[0] if step.args[0].name in given else None
-            steps += _drawn_here(step, buffers, vector, target.multiprocessors, aligned)
+            steps += _drawn_here(step, buffers, vector, most, aligned)
         else:
             steps.append(step)
     return replace(program, buffers=buffers, steps=tuple(steps))
@@ -95,16 +97,16 @@ def _drawn_here(
     step: Extern,
     buffers: dict[str, Buffer],
     vector: int,
-    multiprocessors: int,
+    most: int,
     aligned: BufferRef | None,
 ) -> tuple[Extern, Nest]:
-    """Return the draw and the nest of a dropout. `aligned`: its operand, if it may be elsewhere in
-    memory than at a multiple of 16 bytes.
+    """Return the draw and the nest of a dropout. `most`: the blocks that ATen launches at most;
+    `aligned`: its operand, if it may be elsewhere in memory than at a multiple of 16 bytes.
     """
     x, p, _ = step.args
     made = buffers[x.name]
     count = prod(made.shape)
-    blocks = min(multiprocessors * (_RESIDENT // _BLOCK), -(-count // _BLOCK))
+    blocks = min(most, -(-count // _BLOCK))
     threads = blocks * _BLOCK
     increment = -(-count // (threads * _UNROLL)) * _UNROLL
     state = tuple(f"{step.name}_{part}" for part in ("seed", "offset"))
