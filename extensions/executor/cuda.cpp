@@ -33,6 +33,7 @@ using LaunchFn = int (*)(
 using ErrorNameFn = int (*)(int, const char**);
 using RetainFn = int (*)(void**, int);
 using SetContextFn = int (*)(void*);
+using IsCapturingFn = int (*)(void*, int*);
 using CurrentStreamFn = c10::cuda::CUDAStream (*)(c10::DeviceIndex);
 using StreamHandleFn = void* (*)(const c10::cuda::CUDAStream*);
 
@@ -46,6 +47,7 @@ struct Driver {
   ErrorNameFn error_name = symbol<ErrorNameFn>("libcuda.so.1", "cuGetErrorName");
   RetainFn retain = symbol<RetainFn>("libcuda.so.1", "cuDevicePrimaryCtxRetain");
   SetContextFn set_context = symbol<SetContextFn>("libcuda.so.1", "cuCtxSetCurrent");
+  IsCapturingFn is_capturing = symbol<IsCapturingFn>("libcuda.so.1", "cuStreamIsCapturing");
   CurrentStreamFn current_stream =
       symbol<CurrentStreamFn>("libc10_cuda.so", "_ZN3c104cuda20getCurrentCUDAStreamEa");
   StreamHandleFn stream_handle =
@@ -81,6 +83,13 @@ void adopt_cuda_context(c10::DeviceIndex device) {  // device ordinals are handl
 void* current_cuda_stream(c10::DeviceIndex device) {
   const c10::cuda::CUDAStream stream = driver().current_stream(device);
   return driver().stream_handle(&stream);
+}
+
+bool is_capturing(void* stream, c10::DeviceIndex device) {
+  int status = 0;
+  check_cuda(
+      in_cuda_context(device, [&] { return driver().is_capturing(stream, &status); }), "reading a stream's state");
+  return status != 0;
 }
 
 void launch_cuda(

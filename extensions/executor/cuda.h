@@ -31,6 +31,9 @@ void* cuda_symbol(const char* library, const char* name);
 // Throws the driver's name of an error.
 void check_cuda(int status, const char* what);
 
+// Returns whether work on the stream is captured as a CUDA graph.
+bool is_capturing(void* stream, c10::DeviceIndex device);
+
 // Gives a thread without CUDA calls so far torch's context.
 void adopt_cuda_context(c10::DeviceIndex device);
 

@@ -16,16 +16,6 @@
 namespace jitmagic {
 namespace {
 
-using IsCapturing = int (*)(void*, int*);
-
-bool is_capturing_now(c10::DeviceIndex device) {
-  static const auto ask = reinterpret_cast<IsCapturing>(cuda_symbol("libcuda.so.1", "cuStreamIsCapturing"));
-  int status = 0;
-  void* stream = current_cuda_stream(device);
-  check_cuda(in_cuda_context(device, [&] { return ask(stream, &status); }), "reading a stream's state");
-  return status != 0;
-}
-
 // Returns the seed and the offset, which it advances as ATen's kernels do. `aligned`: a tensor that decides how many
 // elements a thread of ATen's takes. If this raises, eager runs the function.
 std::tuple<at::Tensor, at::Tensor> philox_state(
@@ -36,7 +26,7 @@ std::tuple<at::Tensor, at::Tensor> philox_state(
   const auto index = static_cast<c10::DeviceIndex>(device);
   // A replay would use the numbers of the capture again.
   TORCH_CHECK(
-      !is_capturing_now(index),
+      !is_capturing(current_cuda_stream(index), index),
       "jitmagic: dropout was compiled for calls outside of CUDA graphs; capture a function compiled with "
       "mode=\"reduce-overhead\"");
   at::Generator generator = at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, index));

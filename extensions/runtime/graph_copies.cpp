@@ -111,7 +111,6 @@ struct GraphDriver {
   using CreateEvent = int (*)(void**, unsigned);
   using RecordEvent = int (*)(void*, void*);
   using WaitEvent = int (*)(void*, void*, unsigned);
-  using IsCapturing = int (*)(void*, int*);
 
   Load load = driver_symbol<Load>("cuModuleLoadData");
   GetFunction get_function = driver_symbol<GetFunction>("cuModuleGetFunction");
@@ -121,7 +120,6 @@ struct GraphDriver {
   CreateEvent create_event = driver_symbol<CreateEvent>("cuEventCreate");
   RecordEvent record_event = driver_symbol<RecordEvent>("cuEventRecord");
   WaitEvent wait_event = driver_symbol<WaitEvent>("cuStreamWaitEvent");
-  IsCapturing is_capturing = driver_symbol<IsCapturing>("cuStreamIsCapturing");
 };
 
 const GraphDriver& graph_driver() {
@@ -230,13 +228,6 @@ void wait_for_stream(void* stream, void* other, c10::DeviceIndex device) {
   }
   check_cuda(in_cuda_context(device, [&] { return api.record_event(event, other); }), "recording an event");
   check_cuda(api.wait_event(stream, event, 0), "waiting for an event");
-}
-
-bool is_capturing(void* stream, c10::DeviceIndex device) {
-  int status = 0;
-  check_cuda(
-      in_cuda_context(device, [&] { return graph_driver().is_capturing(stream, &status); }), "reading a stream's state");
-  return status != 0;
 }
 
 }  // namespace jitmagic

@@ -58,6 +58,4 @@ void launch_graph(uint64_t exec, void* stream, c10::DeviceIndex device);
 // Lets later work of the first stream wait for all work of the second one so far.
 void wait_for_stream(void* stream, void* other, c10::DeviceIndex device);
 
-bool is_capturing(void* stream, c10::DeviceIndex device);
-
 }  // namespace jitmagic
