@@ -8,13 +8,13 @@ import torch
 
 from ..lazy_dataclass import dataclass
 from ..loops.ir import Axis, Expr, Value
-from ..symbols.expr import Leaf
+from ..symbols.expr import Leaf, leaves
 from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
     "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LaneCount",
     "LanesBelow", "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow",
-    "Total", "Var", "VarIndex", "next_power",
+    "Total", "Var", "VarIndex", "next_power", "variables_in",
 ]  # fmt: skip
 
 
@@ -138,6 +138,11 @@ class VarIndex(Leaf):
     @property
     def rank(self) -> tuple[int, str, int]:
         return 3, self.var.name, upper_bound(self.extent)
+
+
+def variables_in(expr: Expr) -> tuple[Var, ...]:
+    """Return the variables in an offset."""
+    return tuple(leaf.var for leaf in leaves(expr) if isinstance(leaf, VarIndex))
 
 
 def next_power(n: int) -> int:

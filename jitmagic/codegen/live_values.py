@@ -3,8 +3,8 @@
 In: a kernel in linear form, whose values stand in the order in which its stores ask for them. Out:
 the same kernel; where several stores read the same elements, as neighbouring results of a
 convolution do, their values are computed in turns, each element is loaded just before its first
-use, and so most can be forgotten soon. Eight results of a 7x7 window take 168 registers, and 18,000
-instructions, most of them spills, in the order of the stores (for sm_90).
+use, and so most can be forgotten soon. Eight results of a 7x7 window are 18,312 instructions for
+sm_90 in the order of the stores, most of them spills, and 5,344 in turns.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..lazy_dataclass import replace
-from ..loops.expr import leaves
 from ..loops.ir import Cast, IndexValue, Load, Value, walk
-from .kernel import Kernel, Let, Open, Program, Store, Var, VarIndex
+from .kernel import Kernel, Let, Open, Program, Store, Var
+from .kernel_values import variables_in
 
 __all__ = ["with_few_live_values"]
 
@@ -56,10 +56,9 @@ def _read(value: Value) -> set[Value]:
             case Var():
                 found.add(node)
             case Load(index=offsets):
-                found.update(leaf.var for each in offsets for leaf in leaves(each)
-                             if isinstance(leaf, VarIndex))  # fmt: skip
+                found.update(*map(variables_in, offsets))
             case IndexValue(expr):
-                found.update(leaf.var for leaf in leaves(expr) if isinstance(leaf, VarIndex))
+                found.update(variables_in(expr))
     return found
 
 

@@ -53,7 +53,6 @@ def inputs_of(case: Window, dtype: torch.dtype, channels: int = 24) -> tuple[Ten
 
 
 def calls_of(program, *inputs):
-    program.__name__ = "depthwise"
     plan, source = compiled(program, *inputs)
     return [step.op for step in plan.steps if isinstance(step, Call)], plan, source
 

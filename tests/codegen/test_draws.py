@@ -73,7 +73,7 @@ def test_masks_and_values(shape, dtype):
 
 def check(program: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor, p: float = 0.3) -> str:
     """Require the bits of ATen's kernel."""
-    plan, source = compiled(named(program), x)
+    plan, source = compiled(program, x)
     assert [step.op for step in plan.steps if isinstance(step, Call)] == [PHILOX_STATE]
     (y, mask), _ = run_interpreted(source, on_cpu(plan), [x])
     expected = drawn(x, p)
@@ -84,11 +84,6 @@ def check(program: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor, p: floa
     return source.text
 
 
-def named(program: Callable[..., object]) -> Callable[..., object]:
-    program.__name__ = "dropout"
-    return program
-
-
 def test_layouts_of_memory_decide():
     x = torch.randn(2, 16, 6, 6).to(memory_format=torch.channels_last)
     check(lambda x: aten.native_dropout(x, 0.3, True), x)
@@ -97,7 +92,7 @@ def test_layouts_of_memory_decide():
 
 def test_special_values_are_multiplied():
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0] * 64)
-    plan, source = compiled(named(lambda x: aten.native_dropout(x, 0.3, True)), x)
+    plan, source = compiled(lambda x: aten.native_dropout(x, 0.3, True), x)
     (y, mask), _ = run_interpreted(source, on_cpu(plan), [x])
     scale = torch.tensor(1 / torch.tensor(0.7).item(), dtype=torch.float32)
     expected = x * mask * scale
@@ -130,7 +125,7 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_others_are_those_of_aten(name):
     x, p, train = KEPT[name]
-    plan, _ = compiled(named(lambda x: aten.native_dropout(x, p, train)[0] * 2), x)
+    plan, _ = compiled(lambda x: aten.native_dropout(x, p, train)[0] * 2, x)
     assert aten.native_dropout.default in [s.op for s in plan.steps if isinstance(s, Call)]
 
 
@@ -146,7 +141,7 @@ def test_a_smaller_gpu_has_fewer_threads(monkeypatch):
     small = replace(H200, multiprocessors=4, resident_threads=1536)
     monkeypatch.setattr(for_gpu, "H200", small)
     x = torch.randn(9, 4096)
-    plan, source = compiled(named(lambda x: aten.native_dropout(x, 0.3, True)), x)
+    plan, source = compiled(lambda x: aten.native_dropout(x, 0.3, True), x)
     (draw,) = (step for step in plan.steps if isinstance(step, Call))
     assert draw.args[-1] == 4 * 2, "each of 6144 threads draws for two runs of four"
     (_, mask), _ = run_interpreted(source, on_cpu(plan), [x])

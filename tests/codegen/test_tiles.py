@@ -17,7 +17,6 @@ BF16 = torch.bfloat16
 
 
 def source_of(program: Callable[..., object], *inputs: Tensor) -> KernelSource:
-    program.__name__ = "program"
     return compiled(program, *inputs)[1]
 
 

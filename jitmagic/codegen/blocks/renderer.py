@@ -17,7 +17,7 @@ import torch
 
 from ...devices import Target
 from ...errors import CannotRender
-from ...loops.expr import Expr, leaves
+from ...loops.expr import Expr
 from ...loops.ir import Buffer, Cast, Compute, Constant, IndexValue, Load, Nest, Value, walk
 from ...loops.values import identity
 from ...operators.scalar import SCALARS
@@ -43,8 +43,8 @@ from ..kernel import (
     Store,
     Total,
     Var,
-    VarIndex,
 )
+from ..kernel_values import variables_in
 from ..kernel_walk import statements, values_of
 from ..linearize import linearize
 from ..loop_form import loop_form
@@ -364,9 +364,9 @@ def _reads(each: Statement) -> Iterable[Value]:
     inside: list[Value] = []
     for value in walk(values):
         if isinstance(value, Load):
-            inside += [leaf.var for leaf in leaves(value.index[0]) if isinstance(leaf, VarIndex)]
+            inside += variables_in(value.index[0])
     if isinstance(each, Store):
-        inside += [leaf.var for leaf in leaves(each.offset) if isinstance(leaf, VarIndex)]
+        inside += variables_in(each.offset)
     return [*values, *inside]
 
 

@@ -23,12 +23,12 @@ from ...loops.expr import (
     Mod,
     Symbol,
     axes_of,
-    leaves,
     linear,
 )
 from ...loops.ir import Value
 from ...symbols.expr import integer
 from ..kernel import VarIndex
+from ..kernel_values import variables_in
 from ..loop_structure import coefficient
 from .assembly import Assembly, Register
 from .ops import OF_SIZES
@@ -122,15 +122,14 @@ class Values:
         """Return whether an expression depends on the axis of blocks."""
         if self.lane is None:
             return False
-        indexes = (leaf for leaf in leaves(expr) if isinstance(leaf, VarIndex))
-        return self.lane in axes_of(expr) or any(self.values[i.var].is_block for i in indexes)
+        blocks = (self.values[var].is_block for var in variables_in(expr))
+        return self.lane in axes_of(expr) or any(blocks)
 
     def step(self, expr: Expr) -> Expr | None:
         """Return how far an offset moves from lane to lane; None if that is not a constant."""
         if self.lane is None:
             return NONE
-        indexes = (leaf for leaf in leaves(expr) if isinstance(leaf, VarIndex))
-        if any(self.values[index.var].is_block for index in indexes):
+        if any(self.values[var].is_block for var in variables_in(expr)):
             return None
         made = coefficient(expr, self.lane)
         return integer(made) if isinstance(made, int) else made

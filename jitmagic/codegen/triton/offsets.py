@@ -19,12 +19,12 @@ from ...loops.expr import (
     Integer,
     axes_of,
     is_never_negative,
-    leaves,
     linear,
 )
 from ...loops.ir import Value
 from ...symbols.size import Dimension, Size
-from ..kernel import TileBlock, Var, VarIndex
+from ..kernel import TileBlock, Var
+from ..kernel_values import variables_in
 from ..loop_form import position_in
 from ..text import OffsetText, terms_text
 from .tile import Tile
@@ -128,8 +128,7 @@ class TileOffsets(OffsetText):
         return f"tl.broadcast_to({text}, {self.shape(blocks)})"
 
     def axes_in(self, expr: Expr) -> frozenset[Axis]:
-        through = (leaf.var for leaf in leaves(expr) if isinstance(leaf, VarIndex))
-        return axes_of(expr).union(*map(self.axes_of, through))
+        return axes_of(expr).union(*map(self.axes_of, variables_in(expr)))
 
     # -- indexes ---------------------------------------------------------------------------------
 

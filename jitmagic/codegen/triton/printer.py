@@ -277,12 +277,12 @@ class TritonText(TritonExpressions):
         held = [v.name for v in (total.var, total.relative) if v is not None]
         count = [] if total.count is None else [total.count.name]
         function = self.helper("add_exp" if total.op == "max" else "add_square")
-        code = f"{function}({', '.join([*held, *count])}, {self.value(value)})"
         mask = None if block is None else self.scope.masks.get(block)
+        made = held if mask is None else [f"{name}_next" for name in held]
+        code = f"{function}({', '.join([*held, *count])}, {self.value(value)})"
+        self.line(f"{', '.join([*made, *count])} = {code}")
         if mask is None:
-            self.line(f"{', '.join([*held, *count])} = {code}")
             return
-        self.line(f"{', '.join([*(f'{name}_next' for name in held), *count])} = {code}")
         for name in held:
             self.line(f"{name} = tl.where({mask}, {name}_next, {name})")
 

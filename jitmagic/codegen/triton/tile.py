@@ -119,12 +119,12 @@ def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DE
 
 def _stages(kernel: Structure, tile: Tile) -> int:
     """Return how many steps of a loop a program loads while it computes; 0: Triton's choice."""
+    if kernel.summed or not tile.inner:
+        return STAGES if kernel.summed else 0
     _, sums = with_relative_sums(kernel.passes, tile.inner)
     has_squares = any(each.kind == "squares" for each in sums.values())
-    if kernel.summed or has_squares or any(b.row is not None for b in tile.inner.values()):
+    if has_squares or _is_pointwise(kernel) or any(b.row is not None for b in tile.inner.values()):
         return STAGES
-    if not tile.inner or _is_pointwise(kernel):
-        return STAGES if tile.inner else 0
     looped = any(not block.single for block in tile.inner.values())
     return 2 if looped and not tile.along_rows and len({*_tile_loads(kernel)}) == 2 else 0
 

@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from ...symbols.size import Dimension, expr_of, hint_of
+from ...symbols.size import Dimension, Size, expr_of, hint_of
 from ..builder import Decline, LoopBuilder, Out
 from ..expr import (
     Expr,
@@ -49,6 +49,7 @@ __all__ = [
     "require_extent",
     "require_index",
     "run_time_index",
+    "window_element",
 ]
 
 _MOST_JOINED = 8  # a cat of more is left to ATen, which copies each tensor at once
@@ -208,6 +209,17 @@ def between(index: Expr, low: Dimension | None, high: Dimension | None) -> Value
     if above is None or below is None:
         return below if above is None else above
     return compute("logical_and", above, below)
+
+
+def window_element(
+    at: Expr, step: int, first: int, count: Dimension, extent: Dimension
+) -> tuple[Expr, Value | None]:
+    """Return the position at * step + first of a window's element, for at < count, and whether the
+    image has one there: a condition, or None for always.
+    """
+    place = plus(times(at, step), first)
+    may_end = isinstance(extent, Size) or (count - 1) * step + first >= extent
+    return place, between(place, 0 if first < 0 else None, extent if may_end else None)
 
 
 def masked_load(

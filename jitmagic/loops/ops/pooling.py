@@ -21,7 +21,7 @@ from ..ir import IndexValue, Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
 from ..values import HALVES, cast, compute, constant, opmath, where
-from .indexing import between, both_of, masked_load
+from .indexing import between, both_of, masked_load, window_element
 
 __all__: list[str] = []
 
@@ -89,11 +89,8 @@ class _Windows:
         return IndexValue(add(times(place[-2], self.image[1]), place[-1]))
 
     def _element(self, point: Point, d: int, number: int) -> tuple[Expr, Value | None]:
-        extent, step = self.image[d], self.step[d]
         first = number * self.dilation[d] - self.padding[d]
-        at = plus(times(point[d - 2], step), first)
-        may_end = isinstance(extent, Size) or (self.pooled[d] - 1) * step + first >= extent
-        return at, between(at, 0 if first < 0 else None, extent if may_end else None)
+        return window_element(point[d - 2], self.step[d], first, self.pooled[d], self.image[d])
 
     def _window(self, point: Point, d: int, back: int) -> tuple[Expr, Value | None]:
         """Return a window along one dimension, counted back from the last one that has a point."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from math import prod
 
 import torch
 
 from ...devices import Target
-from ...loops.expr import Expr, Integer, add, mul
+from ...loops.expr import position
 from ...loops.ir import (
     Alias,
     Axis,
@@ -33,7 +34,7 @@ from ...loops.ir import (
     Store,
 )
 from ...loops.philox_state import PHILOX_STATE
-from ...loops.values import FLOATS, cast, compute, constant, opmath
+from ...loops.values import FLOATS, cast, compute, constant, opmath, round_to
 from ...symbols.size import Size
 
 __all__ = ["with_own_dropouts"]
@@ -51,9 +52,7 @@ def with_own_dropouts(program: LoopProgram, target: Target, records_graphs: bool
     given = {*program.inputs, *(step.name for step in program.steps if isinstance(step, Alias))}
     steps: list[Step] = []
     for step in program.steps:
-        vector = _vector(step, buffers) if isinstance(step, Extern) else 0
-        if vector > 1:
-            assert isinstance(step, Extern)
+        if isinstance(step, Extern) and (vector := _vector(step, buffers)):
             aligned = step.args[0] if step.args[0].name in given else None
             steps += _drawn_here(step, buffers, vector, most, aligned)
         else:
@@ -121,15 +120,13 @@ def _drawn_here(
     )
     axes = tuple(Axis(f"{step.name}{n}", extent) for n, extent in enumerate(made.shape))
     point = tuple(AxisVar(axis) for axis in axes)
-    place: Expr = Integer(0)
-    for index, stride in zip(point, made.stride, strict=True):
-        place = add(place, mul(index, stride))
+    place = IndexValue(position(point, made.stride))
     seed, offset = (Load(name, (), torch.int64) for name in state)
-    drawn = compute("philox", seed, offset, IndexValue(place), vector, threads)
+    drawn = compute("philox", seed, offset, place, vector, threads)
     # An element is kept if bits * 2**-32 + 2**-33 < 1 - p in float32; both sides grow.
     kept = compute("lt", drawn, _kept_below(1.0 - p))
     wide = opmath(made.dtype)
-    scale = torch.tensor(1.0 / torch.tensor(1.0 - p).item()).item()
+    scale = round_to(1.0 / round_to(1.0 - p, torch.float32), torch.float32)
     masked = compute("mul", cast(Load(x.name, point, made.dtype), wide), cast(kept, wide))
     y, mask = step.results
     stores = [
@@ -140,14 +137,15 @@ def _drawn_here(
     return draw, Nest(step.name, axes, tuple(stores), (step.name,))
 
 
+@cache
 def _kept_below(probability: float) -> int:
     """Return the least bits whose element is dropped."""
-    bound = torch.tensor(probability, dtype=torch.float32)
+    bound = round_to(probability, torch.float32)
     low, high = 0, 2**32
     while low < high:
         middle = (low + high) // 2
-        bits = torch.tensor(middle, dtype=torch.int64).to(torch.float32).double()
-        if (bits * 2.0**-32 + 2.0**-33).to(torch.float32) < bound:
+        number = round_to(middle, torch.float32) * 2.0**-32 + 2.0**-33
+        if round_to(number, torch.float32) < bound:
             low = middle + 1
         else:
             high = middle
