@@ -41,6 +41,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return 0;
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) { return 0; }
+int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
 int cuLaunchKernel(unsigned long function, unsigned x, unsigned y, unsigned z, unsigned threads,
                    unsigned threads_y, unsigned threads_z, unsigned shared, void* stream,
                    void** arguments, void** extra) {
