@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot, shown_as
+from .compat.distributed import gradient_bucket
 from .errors import CompilerUnavailable, OptionError, TaggingError, warn
 from .extend.entry_points import is_loading, load_extensions
 from .extend.registry import Changes
@@ -113,6 +114,7 @@ def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
 ) -> Entry | Eager | Failed | PendingBuild | Postponed:
     load_extensions()
+    handle.family.bucket = record.bucket = gradient_bucket() or handle.family.bucket
     if (found := load(_LIBRARY).find_entry(handle, snapshot, record)) is not None:
         return found  # type: ignore[no-any-return]
     if record.affordable <= 0 or record.known_cost > record.affordable:

@@ -355,6 +355,7 @@ class Recording:
     affordable: float = float("inf")  # seconds that the stages after the trace may take
     known_cost: float = 0.0  # seconds that other variants took in an earlier process
     leaves_thread: bool = False  # the stages after the trace run in the background
+    bucket: int | None = None  # bytes of gradients that are reduced at once during the backward
     notes_numbers: bool = False  # the trace only finds the numbers that the next call may change
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost stage that the last error came from

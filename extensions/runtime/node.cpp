@@ -8,7 +8,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 namespace jitmagic {
@@ -160,12 +163,37 @@ void CallState::release(bool ends) {
 }
 
 variable_list CompiledBackward::apply(variable_list&& grads) {
-  return state->differentiate(grads, getptr());
+  return state->differentiate(grads, getptr())->take_all();
 }
 
-variable_list CallState::differentiate(const variable_list& grads, const NodePtr& node) {
+Gradients::~Gradients() {
+  if (!later_) return;
+  const GilGuard gil;
+  later_.reset();
+}
+
+variable_list Gradients::take(const std::vector<size_t>& which) {
+  variable_list taken(which.size());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<GilGuard> gil;
+  if (later_) gil.emplace();
+  const AutocastOff autocast;
+  for (size_t i = 0; i < which.size(); i++) {
+    if (unreached_[which[i]]) continue;
+    taken[i] = later_ ? later_->take(which[i]) : std::move(ready_[which[i]]);
+  }
+  return taken;
+}
+
+variable_list Gradients::take_all() {
+  std::vector<size_t> all(ready_.size());
+  std::iota(all.begin(), all.end(), size_t(0));
+  return take(all);
+}
+
+std::shared_ptr<Gradients> CallState::differentiate(const variable_list& grads, const NodePtr& node) {
   const Signature& s = *signature;
-  variable_list gradients(s.grad_inputs.size());
+  const auto gradients = std::make_shared<Gradients>(s.grad_inputs.size());
   bool any = false;
   std::vector<char> given;
   for (const at::Tensor& grad : grads) {
@@ -175,7 +203,7 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
   if (!any) return gradients;
   const Owned held = outdated();
   if (held || at::GradMode::is_enabled() || std::ranges::any_of(grads, is_batch)) {
-    replay(given, grads, node, held, gradients);
+    replay(given, grads, node, held, gradients->ready_);
     return gradients;
   }
   std::vector<at::Tensor> arguments = unpack(given, node);
@@ -186,13 +214,11 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
             ? laid_out(grads[i], layout.sizes, layout.strides)
             : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
   }
-  GilGuard gil;
-  call_backward(std::move(arguments), given, gradients);
-  for (size_t i = 0; i < gradients.size(); i++) {
-    bool reached = false;
-    for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
-    if (!reached) gradients[i] = at::Tensor();
+  for (size_t i = 0; i < s.reach.size(); i++) {
+    gradients->unreached_[i] = std::ranges::none_of(s.reach[i], [&](size_t tangent) { return given[tangent] != 0; });
   }
+  GilGuard gil;
+  call_backward(std::move(arguments), given, *gradients);
   return gradients;
 }
 
@@ -261,7 +287,7 @@ at::Tensor CallState::unpack_input(torch::autograd::SavedVariable& input, const 
 }
 
 void CallState::call_backward(
-    variable_list&& arguments, const std::vector<char>& given, variable_list& gradients) {
+    variable_list&& arguments, const std::vector<char>& given, Gradients& gradients) {
   PyObject* backward = signature->get_backward(given);
   if (!backward) raise_python_error();
   const size_t count = arguments.size();
@@ -273,10 +299,12 @@ void CallState::call_backward(
     if (!held.back()) raise_python_error();
     stack[i + 1] = held.back().get();
   }
+  if (!signature->stages.empty()) gradients.later_ = StagedRun::start(backward, &stack[1], count);
+  if (gradients.later_) return;
   AutocastOff autocast;
   THPObjectPtr made(
       PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
-  read_gradients(made.get(), gradients);
+  read_gradients(made.get(), gradients.ready_);
 }
 
 void CallState::replay(

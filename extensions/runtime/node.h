@@ -4,6 +4,7 @@
 
 #include "generators.h"
 #include "signature.h"
+#include "staged_run.h"
 
 #include <atomic>
 #include <memory>
@@ -46,6 +47,28 @@ auto make_node(Args&&... args) {
   }
 }
 
+// The gradients of one backward. Those of later stages are computed when they are first asked for.
+class Gradients {
+ public:
+  using variable_list = torch::autograd::variable_list;
+
+  explicit Gradients(size_t count) : ready_(count), unreached_(count) {}
+  Gradients(const Gradients&) = delete;
+  ~Gradients();
+
+  // Hands over gradients; call it once for each. Call it without the GIL from any thread.
+  variable_list take(const std::vector<size_t>& which);
+  variable_list take_all();
+
+ private:
+  friend class CallState;
+
+  std::mutex mutex_;  // taken before the GIL
+  variable_list ready_;
+  std::vector<char> unreached_;  // by the given tangents: these stay undefined
+  std::unique_ptr<StagedRun> later_;  // null: all are ready
+};
+
 class CallState {
  public:
   using variable_list = torch::autograd::variable_list;
@@ -60,8 +83,8 @@ class CallState {
   // Saves the inputs that only a replay needs.
   void save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before);
 
-  // Returns a gradient for each of the signature's `grad_inputs`; `node` is the one that the engine runs.
-  variable_list differentiate(const variable_list& grads, const NodePtr& node);
+  // Returns the gradients of the signature's `grad_inputs`; `node` is the one that the engine runs.
+  std::shared_ptr<Gradients> differentiate(const variable_list& grads, const NodePtr& node);
 
   // With `ends`, after a backward without retain_graph: frees what only it and earlier ones read. Otherwise no node
   // is left, and everything is freed.
@@ -83,7 +106,7 @@ class CallState {
   variable_list unpack(const std::vector<char>& given, const NodePtr& node);
   variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated);
   at::Tensor unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated);
-  void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
+  void call_backward(variable_list&& arguments, const std::vector<char>& given, Gradients& gradients);
   // `held` is passed to user-defined backwards; null if the compiled one is valid.
   void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, const Owned& held,
               variable_list& gradients);

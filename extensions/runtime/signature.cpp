@@ -3,8 +3,10 @@
 #include "signature.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -43,14 +45,18 @@ PyObject* Signature::get_replay() {
   return replay;
 }
 
-Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t tangents) {
-  std::map<std::vector<size_t>, size_t> known;  // reach -> group of inputs
+Histories::Histories(
+    const std::vector<std::vector<size_t>>& reach, const std::vector<size_t>& stages, size_t tangents) {
+  const auto stage_of = [&](size_t i) { return stages.empty() ? 0 : stages[i]; };
+  std::map<std::pair<size_t, std::vector<size_t>>, size_t> known;  // stage and reach -> group of inputs
   for (size_t i = 0; i < reach.size(); i++) {
-    const auto [place, is_new] = known.emplace(reach[i], inputs.size());
+    const auto [place, is_new] = known.emplace(std::pair(stage_of(i), reach[i]), inputs.size());
     if (is_new) inputs.emplace_back();
     inputs[place->second].push_back(i);
     are_one = are_one && reach[i].size() == tangents;
   }
+  are_one = are_one && inputs.size() <= 1;
+  std::ranges::stable_sort(inputs, std::ranges::greater(), [&](const auto& group) { return stage_of(group[0]); });
 }
 
 namespace {
@@ -92,6 +98,8 @@ void check_facts(const Facts& s, size_t tangents) {
     check(PyExc_ValueError, one.saved < std::ptrdiff_t(saved), "malformed signature: replayed");
   }
   check(PyExc_ValueError, s.reach.size() == s.grad_inputs.size(), "malformed signature: reach");
+  const bool staged = s.stages.empty() || s.stages.size() == s.grad_inputs.size();
+  check(PyExc_ValueError, staged, "malformed signature: stages");
 }
 
 void check_sized(const Signature& s) {
@@ -117,6 +125,7 @@ void read_facts(PyObject* dict, Facts& s) {
   s.mutated = integers<size_t>(entry(dict, "mutated"));
   s.outputs = integers<size_t>(entry(dict, "outputs"));
   for (PyObject* behind : items(entry(dict, "reach"))) s.reach.push_back(integers<size_t>(behind));
+  s.stages = integers<size_t>(entry(dict, "stages"));
   for (PyObject* part : items(entry(dict, "freed"))) {  // (tangents, saved)
     s.freed.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
   }
@@ -130,7 +139,7 @@ void read_facts(PyObject* dict, Facts& s) {
   if (!items(checks).empty()) s.checks = owned(checks);
   const size_t tangents = items(entry(dict, "tangents")).size();
   check_facts(s, tangents);
-  s.histories = Histories(s.reach, tangents);
+  s.histories = Histories(s.reach, s.stages, tangents);
 }
 
 void read_sized(PyObject* tangents, PyObject* aliasing, PyObject* absent, Signature& s) {

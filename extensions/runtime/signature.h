@@ -46,12 +46,14 @@ struct ReplayInput {
   bool large = false, written = false;
 };
 
-// Groups of inputs (positions in `grad_inputs`) reached by the same tangents. `are_one`: all tangents reach all.
+// Groups of inputs (positions in `grad_inputs`) reached by the same tangents, whose gradients are computed in the same
+// stage of the backward; those of late stages come first. `are_one`: there is one group, which all tangents reach.
 struct Histories {
   std::vector<std::vector<size_t>> inputs;
   bool are_one = true;
 
-  explicit Histories(const std::vector<std::vector<size_t>>& reach = {}, size_t tangents = 0);
+  Histories() = default;
+  Histories(const std::vector<std::vector<size_t>>& reach, const std::vector<size_t>& stages, size_t tangents);
 };
 
 // The facts of the graphs that do not depend on sizes.
@@ -61,6 +63,7 @@ struct Facts {
   std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
   // per input in `grad_inputs`: the tangents of the results whose history contains it
   std::vector<std::vector<size_t>> reach;
+  std::vector<size_t> stages;  // per input in `grad_inputs`: when its gradient is ready; empty: all at the end
   Histories histories;
   std::vector<FreedPart> freed;
   std::vector<ReplayInput> replayed;

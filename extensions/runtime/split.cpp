@@ -115,38 +115,51 @@ bool SplitCall::has_gradients(const std::vector<size_t>& reach, const variable_l
   return known;
 }
 
-void SplitCall::compute(const NodePtr& node) {
-  variable_list tangents, gradients;
+std::shared_ptr<Gradients> SplitCall::compute(const NodePtr& node) {
+  variable_list tangents;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tangents = current_pass().tangents;
   }
-  try {
-    gradients = state.differentiate(tangents, node);
-  } catch (...) {  // the engine stops
-    std::lock_guard<std::mutex> lock(mutex_);
-    passes_.erase(torch::autograd::get_current_graph_task_id());
-    throw;
-  }
+  const std::shared_ptr<Gradients> made = state.differentiate(tangents, node);
+  std::shared_ptr<Gradients> outdated = made;  // destroyed after the lock: it needs the GIL
   std::lock_guard<std::mutex> lock(mutex_);
   Pass& pass = current_pass();
-  pass.gradients = std::move(gradients);
+  std::swap(pass.gradients, outdated);
   pass.given.clear();
   for (const at::Tensor& tangent : tangents) pass.given.push_back(tangent.defined());
+  return made;
+}
+
+void SplitCall::end_pass() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto ended = passes_.extract(torch::autograd::get_current_graph_task_id());
+  lock.unlock();  // the gradients are destroyed with the GIL
 }
 
 variable_list SplitCall::gradients_of(size_t group, const variable_list& grads, const NodePtr& node, bool& last) {
   const std::vector<size_t>& inputs = state.signature->histories.inputs[group];
   const bool any = std::ranges::any_of(grads, [](const at::Tensor& grad) { return grad.defined(); });
-  if (any && !has_gradients(state.signature->reach[inputs[0]], grads)) compute(node);
-  variable_list own(inputs.size());
-  std::lock_guard<std::mutex> lock(mutex_);
-  Pass& pass = current_pass();
-  for (size_t i = 0; any && i < inputs.size(); i++) own[i] = std::move(pass.gradients[inputs[i]]);
-  last = pass.left <= 1;
-  if (last) passes_.erase(torch::autograd::get_current_graph_task_id());
-  else pass.left--;
-  return own;
+  const bool known = !any || has_gradients(state.signature->reach[inputs[0]], grads);
+  std::shared_ptr<Gradients> gradients;
+  try {
+    variable_list own(inputs.size());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (known) gradients = current_pass().gradients;
+    }
+    if (!known) gradients = compute(node);
+    if (any) own = gradients->take(inputs);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      last = current_pass().left-- <= 1;
+    }
+    if (last) end_pass();
+    return own;
+  } catch (...) {  // the engine stops
+    end_pass();
+    throw;
+  }
 }
 
 // Called when a GradientNode is destroyed. The call's edges are freed with its last node, by torch's loop over edges:

@@ -7,7 +7,10 @@
 #include "callable.h"
 #include "reading.h"
 #include "sizes.h"
+#include "staged_run.h"
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -75,6 +78,7 @@ class SlotValues {
   }
   SlotValues(const SlotValues&) = delete;
   PyObject* at(Py_ssize_t slot) const { return held_[slot]; }
+  Py_ssize_t size() const { return std::ssize(held_); }
   void push(PyObject* value) { held_.push_back(Py_NewRef(value)); }
   void release(Py_ssize_t slot) { Py_CLEAR(held_[slot]); }
 
@@ -154,6 +158,50 @@ std::unique_ptr<Parts> read_parts(Py_ssize_t inputs, PyObject* subgraphs, PyObje
   parts->results = read_slots(results, held);
   return parts;
 }
+
+// Holds the graph and the values between its subgraphs.
+class SplitRun : public StagedRun {
+ public:
+  SplitRun(PyObject* graph, PyObject* const* args, Py_ssize_t count)
+      : graph_(Py_NewRef(graph)), parts_(*reinterpret_cast<SplitGraph*>(graph)->parts), values_(args, count) {
+    check(PyExc_TypeError, count == parts_.inputs, "a compiled graph takes %zd tensors, got %zd", parts_.inputs, count);
+    for (PyObject* constant : parts_.constants) values_.push(constant);
+    taken_.resize(parts_.results.size());
+  }
+
+  at::Tensor take(size_t result) override {
+    const Py_ssize_t slot = parts_.results[result];
+    while (values_.size() <= slot) step();
+    PyObject* value = values_.at(slot);
+    const at::Tensor tensor = value == Py_None ? at::Tensor() : THPVariable_Unpack(value);
+    taken_[result] = true;
+    // Autograd takes over a gradient that nothing else refers to, and copies it otherwise.
+    if (!is_needed(slot)) values_.release(slot);
+    return tensor;
+  }
+
+ private:
+  THPObjectPtr graph_;  // owns the parts
+  const Parts& parts_;
+  SlotValues values_;
+  size_t next_ = 0;
+  std::vector<bool> taken_;
+
+  void step() {
+    if (!run_subgraph(parts_.subgraphs[next_++], values_)) raise_python_error();
+  }
+
+  // Whether a later subgraph reads a slot, or a result that was not taken yet is in it.
+  bool is_needed(Py_ssize_t slot) const {
+    for (size_t i = next_; i < parts_.subgraphs.size(); i++) {
+      if (std::ranges::count(parts_.subgraphs[i].inputs, slot)) return true;
+    }
+    for (size_t i = 0; i < taken_.size(); i++) {
+      if (!taken_[i] && parts_.results[i] == slot) return true;
+    }
+    return false;
+  }
+};
 
 int split_graph_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(reinterpret_cast<SplitGraph*>(object)->construction);
@@ -285,6 +333,11 @@ void split_template_dealloc(PyObject* object) {
 PyTypeObject split_template_type;
 
 }  // namespace
+
+std::unique_ptr<StagedRun> StagedRun::start(PyObject* graph, PyObject* const* args, size_t count) {
+  if (Py_TYPE(graph) != &split_graph_type) return nullptr;
+  return std::make_unique<SplitRun>(graph, args, Py_ssize_t(count));
+}
 
 bool register_split_graph(PyObject* module) {
   split_template_type = template_type_of(

@@ -214,7 +214,8 @@ def _key(handle: Handle) -> str | None:
         return None
     if (setting := _setting(handle.options)) is None:
         return None
-    return content_key(setting, handle.original.qualname, fingerprint(handle.original.code))
+    original, bucket = handle.original, repr(handle.family.bucket)
+    return content_key(setting, original.qualname, fingerprint(original.code), bucket)
 
 
 @lru_cache(maxsize=256)

@@ -47,6 +47,7 @@ from .result import (
     ViewOf,
     ViewReplay,
 )
+from .stages import stages_of
 
 __all__ = [
     "BackwardCache",
@@ -270,6 +271,7 @@ def _described(partition: Partition, graph: GraphModule | None) -> dict[str, Any
             for index, spec in zip(partition.tangents, layouts, strict=True)
         ),
         "reach": partition.reach,
+        "stages": stages_of(partition.backward),
         "freed": freed_parts(partition),
         "replayed": tuple(
             (n.index, n.saved, int(n.large), int(n.copied)) for n in replay_inputs(partition, graph)

@@ -10,7 +10,9 @@ import torch
 
 from .table import private
 
-__all__ = ["async_class", "in_place_forms", "make_async", "reductions", "wait"]
+__all__ = [
+    "async_class", "gradient_bucket", "in_place_forms", "make_async", "reductions", "wait",
+]  # fmt: skip
 
 _MODULE = "torch.distributed._functional_collectives"
 _IN_PLACE = {
@@ -58,3 +60,20 @@ def wait() -> Callable[..., Any]:
     """Return the function that waits for such a result."""
     found: Callable[..., Any] = private(f"{_MODULE}.wait_tensor")
     return found
+
+
+_RUNNING = "torch.nn.parallel.distributed.DistributedDataParallel._get_active_ddp_module"
+
+
+@cache
+def _running_module() -> Callable[[], Any]:
+    found: Callable[[], Any] = private(_RUNNING)
+    return found
+
+
+def gradient_bucket() -> int | None:
+    """Return how many bytes of gradients the DistributedDataParallel that is running reduces at
+    once; None if none is running.
+    """
+    module = _running_module()()
+    return None if module is None else int(module.bucket_bytes_cap)

@@ -8,7 +8,7 @@ frame. A failed backward is replayed op by op, with one warning per function.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -17,12 +17,14 @@ from torch.fx import GraphModule
 from ..autograd.autograd_function import BackwardCache, fx_executable
 from ..autograd.nodes import node_spec, placeholders
 from ..autograd.result import Partition
+from ..autograd.stages import split_stages
 from ..budget import OutOfTime, within
 from ..errors import CompileFailed, PassFailed, warn
 from ..frame.sandbox import sandbox
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
 from ..runtime.examples import examples
+from ..runtime.native import Step, split_graph
 from ..torch_types import Executable
 
 __all__ = [
@@ -41,14 +43,13 @@ def prepare_backward(
     options: Options,
     record: Recording,
     later: Recording,
-    make_inputs: Callable[[], Sequence[torch.Tensor]],
 ) -> BackwardCache | None:
     """Return a backward that is built at its first use, recorded in `later`; None without one."""
     if parts.backward is None:
         return None
     if record.wanted:
         # Never run: its kernels are collected, to be built together with the forward's.
-        build(parts.backward, "backward", options, record, make_inputs, training=True)
+        _build_stages(build, parts.backward, options, record)
     backward = BackwardCache.of(lambda gm: build_backward(build, gm, options, later), parts)
     record.later.append(weakref.ref(backward))  # for status(), which must not keep it alive
     if record.leaves_thread:
@@ -65,10 +66,25 @@ def build_backward(
     """Return the executable of a backward graph, at its first use."""
 
     def made(record: Recording) -> Executable:
-        make_inputs = partial(stand_in_inputs, gm)
-        return build(gm, "backward", options, record, make_inputs, training=True)
+        return _build_stages(build, gm, options, record)
 
     return at_first_use(made, lambda: gm, options, record)
+
+
+def _build_stages(
+    build: Callable[..., Executable], gm: GraphModule, options: Options, record: Recording
+) -> Executable:
+    """Build a backward: one executable, or one for each of its stages."""
+
+    def built(graph: GraphModule) -> Executable:
+        make_inputs = partial(stand_in_inputs, graph)
+        return build(graph, "backward", options, record, make_inputs, training=True)
+
+    split = split_stages(gm)
+    if split is None:
+        return built(gm)
+    steps = [Step(built(one.graph), one.inputs, one.outputs, one.dead) for one in split.subgraphs]
+    return split_graph(len(placeholders(gm)), steps, split.outputs)
 
 
 def at_first_use(

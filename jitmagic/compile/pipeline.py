@@ -34,6 +34,7 @@ from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
 from ..autograd.result import Joint, Partition, output_specs
+from ..autograd.stages import mark_stages
 from ..budget import OutOfTime, TooCostly, affordable, within
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed, Unsupported
@@ -322,7 +323,9 @@ def _compile_ahead(
 
     joint = edit_joint(with_fused_attention(gm, trace, options, record), record)
     with record.stage("partition") as stage:
-        parts = stage.keep(edit_parts(partition(joint, options.activation_memory_budget), record))
+        parts = edit_parts(partition(joint, options.activation_memory_budget), record)
+        mark_stages(parts.backward, record.bucket)
+        stage.keep(parts)
     build: Callable[..., Executable] = build_executable
     if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = fx_executable
@@ -337,7 +340,7 @@ def _compile_ahead(
     )
     parts = saved.with_final_strides()
     later = record.for_later()  # a backward is built during a later call, with its own record
-    backward = prepare_backward(build, parts, options, record, later, make_inputs)
+    backward = prepare_backward(build, parts, options, record, later)
     executable = make_callable(parts, forward, backward, gm, partial(warn_of_replay, later))
     return CompiledGraph(executable, output_specs(joint))
 

@@ -55,6 +55,7 @@ class Family:
     tagged: CodeType | None = None  # the root's own code
     members: list[Any] = field(default_factory=list)  # all handles but the root's
     limit_reached: bool = False  # the root or one of its resume functions is at its recompile limit
+    bucket: int | None = None  # bytes in a bucket of DistributedDataParallel, once it has called
     sizes_grow: bool = False  # a size grew with every call in one of its functions
     reported: set[str] = field(default_factory=set)  # messages that are shown only once
 

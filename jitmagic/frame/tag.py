@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import _frame
 from ..compat.modules import GLOBAL_MODULE_HOOKS, UNSCRIPTED_ATTRIBUTES, call_module
@@ -99,7 +100,7 @@ def handle_of(target: object) -> Handle | None:
         case functools.partial():
             return handle_of(target.func)
         case torch.nn.Module():
-            call = target.__dict__.get(_SLOT)
+            call = _compiled_module(target).__dict__.get(_SLOT)
             return call.owner if isinstance(call, ModuleCall) else None
         case type() if issubclass(target, torch.nn.Module):
             return handle_of(target.__dict__.get("forward"))
@@ -133,8 +134,9 @@ def untag(target: object) -> Any:
     if handle_of(target) is None:
         return target
     if isinstance(target, torch.nn.Module):
-        del target.__dict__[_SLOT]
-        target.__dict__.pop(_CARRIED, None)
+        own = _compiled_module(target).__dict__
+        del own[_SLOT]
+        own.pop(_CARRIED, None)
     elif isinstance(target, type):
         _untag_class(target)
     return original_of(target)
@@ -143,12 +145,13 @@ def untag(target: object) -> Any:
 @contextmanager
 def without_tag(module: torch.nn.Module) -> Iterator[None]:
     """Remove a module's tag inside the block and keep its variants; no-op without a tag."""
-    call = module.__dict__.pop(_SLOT, None)
+    own = _compiled_module(module).__dict__
+    call = own.pop(_SLOT, None)
     try:
         yield
     finally:
         if call is not None:
-            module.__dict__[_SLOT] = call
+            own[_SLOT] = call
 
 
 # ---------------------------------------------------------------------------------------- functions
@@ -234,9 +237,10 @@ def _carry(target: Any, handle: Handle) -> None:
         case functools.partial():
             _carry(target.func, handle)
         case torch.nn.Module():
-            target.__dict__.pop(_CARRIED, None)
-            if handle.options.pickle == "artifact" and _is_made_before_its_attributes(type(target)):
-                target.__dict__[_CARRIED] = CarriedTag(target, handle, _tag_again)
+            module = _compiled_module(target)
+            module.__dict__.pop(_CARRIED, None)
+            if handle.options.pickle == "artifact" and _is_made_before_its_attributes(type(module)):
+                module.__dict__[_CARRIED] = CarriedTag(module, handle, _tag_again)
         case type():
             _carry(target.__dict__["forward"], handle)
 
@@ -253,8 +257,18 @@ def _refusal(target: object) -> TaggingError:
 # ------------------------------------------------------------------------------------------ modules
 
 
+def _compiled_module(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module whose forward is compiled: the one inside of DistributedDataParallel, which
+    prepares its reducer in Python before and after it.
+    """
+    while isinstance(module, DistributedDataParallel):
+        module = module.module
+    return module
+
+
 def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -> torch.nn.Module:
-    call = module.__dict__[_SLOT] = tagged_call(module, options, compiler)
+    call = tagged_call(module, options, compiler)
+    _compiled_module(module).__dict__[_SLOT] = call
     _carry(module, call.owner)
     return module
 
@@ -279,6 +293,7 @@ def _tag_again(
 
 def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -> ModuleCall:
     """Return the callable that runs a tagged module; the module itself is not changed."""
+    module = _compiled_module(module)
     cls = type(module)
     forward = _forward_of(cls)
     if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):

@@ -72,6 +72,8 @@ KEYS: dict[str, MetaKey] = {
                       "the graph must be split after it"),
     "data_dependent": MetaKey("trace", bool, "a new tensor has a data-dependent size, or the call "
                               "has no compiled backward: it runs in eager, between partitions"),
+    "stages": MetaKey("joint", tuple, "of a backward's output: the stage in which each gradient "
+                      "is computed"),
     "functions": MetaKey("joint", tuple, "ATen graphs of functions that the operator takes; each "
                          "returns its result and the gradient of its first argument"),
     "expects": MetaKey("trace", bool, "eager raises unless a data-dependent size has the value "
