@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ..lazy_dataclass import dataclass, field
 from ..loops.ir import Alias, BufferRef, Extern, Nest, NumberRef, Step
-from ..loops.ops.extern import runs_unknown_code
+from ..loops.ops.extern import runs_unknown_code, wait_for
 from ..schedule.dependencies import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
@@ -129,7 +129,7 @@ class _Builder:
             return
         results = tuple(None if name is None else self.slot(name) for name in step.results)
         layouts = tuple(None if name is None else self.layout(name) for name in step.results)
-        foreign = runs_unknown_code(step.op)
+        foreign = runs_unknown_code(step.op) and step.op != wait_for()  # which returns its argument
         self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts, foreign=foreign))
 
     def layout(self, name: str) -> Layout:

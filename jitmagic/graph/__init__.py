@@ -4,7 +4,8 @@
 history are known at once. `operators/` holds the facts about operators that torch's meta kernels do
 not give; `symbolic/` handles sizes and numbers that vary between calls; `targets/` has nodes that
 call something else than a function of torch, `triton/` the launches of user-written Triton kernels,
-`wrappers/` the nodes that take tensor subclasses apart. `data/` turns graphs into frozen data.
+`wrappers/` the nodes that take tensor subclasses apart, `distributed/` calls of torch.distributed.
+`data/` turns graphs into frozen data.
 
     builder           GraphBuilder: placeholders, calls, outputs, the finished GraphModule
     node_meta         the keys of `node.meta`: val, spec, lines, mutates, random ...

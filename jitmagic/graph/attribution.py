@@ -35,8 +35,8 @@ from ..compat.modes import without_dispatch_modes
 from ..errors import UserLine
 from ..lazy_dataclass import dataclass, replace
 from ..torch_types import AnyFunction, Args, Kwargs
+from .distributed.objects import Bound
 from .nested import map_leaves
-from .operators.collectives import Bound
 from .symbolic.sym_node import sizes_in, with_hints
 
 __all__ = ["Attribution", "LineOfSizes", "Silence", "call_from"]

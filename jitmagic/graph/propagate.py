@@ -29,8 +29,8 @@ from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Attribution, LineOfSizes, Silence, call_from
 from .dispatch_mode import DispatchMode
+from .distributed.objects import makes_async, mark_async, runs_at_once
 from .memory import storage_under
-from .operators.collectives import makes_async, mark_async, runs_at_once
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import without_data
 from .operators.meta_functions import infer_without_rule

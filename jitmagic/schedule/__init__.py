@@ -13,6 +13,7 @@ made or refused has its reason in words.
     order, tile       the final order of the nests, and their canonical form
     split_reductions  parallelism for programs with few rows
     memory, sized_memory   where temporaries lie in the pool; with symbolic sizes, by regions
+    late_waits        collectives that run beside other steps
     column_sums       sums over rows in the nest that computes the rows
     externs, index_checks, deferred_writes, substitution   parts of these
 
@@ -35,6 +36,7 @@ from .dequantised_products import has_dequantised_products, with_dequantised_pro
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
+from .late_waits import with_late_waits
 from .libraries.activations import with_activations
 from .libraries.aligned_products import with_aligned_rows
 from .libraries.convolution_biases import with_separate_biases
@@ -97,6 +99,7 @@ def schedule(
     exact = options.precision != "fast"
     # After fusion: whether a reduction leaves cores idle depends on its whole nest.
     fused = split_reductions(with_column_sums(ordered_program(fusion, exact), target), target)
+    fused = with_late_waits(fused)
     decisions = tuple(fusion.decisions)
     memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)
     return Schedule(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..graph.operators.collectives import is_fixed_class
+from ..graph.distributed.objects import is_fixed_class
 from ..graph.symbolic.sym_node import as_dimension
 from .breaks import GraphBreak, UnknownObject
 from .values.base import Machine, Value

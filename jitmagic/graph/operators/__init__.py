@@ -19,7 +19,6 @@ Afterwards `strictness` refuses calls that meta functions accept and kernels rej
     meta_functions    results of calls without a rule: by a kernel or torch's meta function
     device_layouts    layouts that differ on a GPU
     autocast          results of calls under torch.autocast
-    collectives       calls of torch.distributed: objects bound to them
     foreign           operators registered with torch.library
     operator_library  the torch.library namespace of jitmagic's own operators
     strictness        refuses calls that only real kernels refuse

@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 
 from ...errors import VerifyError
+from ...graph.distributed.waited import is_collective, started_by, wait_for
 from ...graph.operators.foreign import has_side_effects, is_foreign
 from ...graph.operators.raising import call_may_raise
 from ...graph.triton.launches import kernel_name
@@ -22,8 +23,15 @@ from ..builder import LoopBuilder, Out
 from ..tensor_view import TensorView
 
 __all__ = [
-    "call_may_raise", "fallback_to_aten", "has_side_effects", "returns_view", "runs_unknown_code",
-]  # fmt: skip
+    "call_may_raise",
+    "fallback_to_aten",
+    "has_side_effects",
+    "is_collective",
+    "returns_view",
+    "runs_unknown_code",
+    "started_by",
+    "wait_for",
+]
 
 
 def fallback_to_aten(

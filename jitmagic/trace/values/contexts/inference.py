@@ -13,8 +13,8 @@ import torch
 from torch.fx import Node
 
 from ....compat.distributed import make_async
+from ....graph.distributed.objects import is_marked_async
 from ....graph.nested import tensor_nodes_in
-from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.wrapping import is_wrapper
 from ...breaks import GraphBreak, RefusedTorchCall
 from ...builtins.registry import handles

@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from typing import NoReturn
 
-from ....graph.operators.collectives import (
+from ....graph.distributed.objects import (
     FIXED_CLASSES,
     PLACEMENT,
     PROCESS_GROUP,

@@ -25,9 +25,9 @@ from ....compat.modes import (
     TorchFunctionOn,
     ignore_torch_function,
 )
+from ....graph.distributed.objects import is_marked_async
 from ....graph.nested import tensor_nodes_in
 from ....graph.node_meta import value_of
-from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.wrapping import is_wrapper, is_wrapper_class
 from ....guards.source import TypeOf
 from ...breaks import GraphBreak, RefusedTorchCall

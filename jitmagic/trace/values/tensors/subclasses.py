@@ -23,8 +23,8 @@ from torch.fx import Node
 
 from ....compat.distributed import wait
 from ....compat.tensors import dispatch_keys, is_transformed
+from ....graph.distributed.objects import is_marked_async
 from ....graph.node_meta import spec_on
-from ....graph.operators.collectives import is_marked_async
 from ....graph.wrappers.nodes import rewrap
 from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, differentiable, is_wrapper
 from ....guards.guard import FlattensTo, TensorKind, TypeIs

@@ -20,8 +20,8 @@ from torch.fx import Node
 from ....compat.modes import dispatch_mode_depth, function_mode_depth
 from ....graph.default_dtype import FollowsDefault
 from ....graph.devices import MixedDevices
+from ....graph.distributed.objects import is_fixed_class, without_fixed
 from ....graph.operators.autocast import StaleCast
-from ....graph.operators.collectives import is_fixed_class, without_fixed
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.rules import Rules

@@ -1,0 +1,5 @@
+"""Calls of torch.distributed in graphs.
+
+objects   meshes, groups and placements, bound to the calls that take them
+waited    operators that call a collective and wait
+"""
