@@ -100,14 +100,17 @@ PyObject* slot(PyObject* object, PyObject* name, Registers& registers) {
   return registers.keep(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
 }
 
-// Reads .grad through its descriptor, only for tensor classes that torch handles in C alone.
+// Reads .grad through its descriptor, if that runs no Python: step.space is torch.Tensor, and the __torch_function__ of
+// classes that torch handles in C alone.
 PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
-  bool known = false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step.space); i++) {
-    known = known || PyTuple_GET_ITEM(step.space, i) == (PyObject*)Py_TYPE(tensor);
-  }
-  if (!known) return nullptr;
+  static PyObject* const handler = PyUnicode_InternFromString("__torch_function__");
+  static PyObject* const attribute = PyUnicode_InternFromString("grad");
+  PyTypeObject* type = Py_TYPE(tensor);
   PyObject* get = step.object;
+  if ((PyObject*)type != PyTuple_GET_ITEM(step.space, 0)) {
+    const bool plain = _PyType_Lookup(type, handler) == PyTuple_GET_ITEM(step.space, 1);
+    if (!plain || _PyType_Lookup(type, attribute) != get) return nullptr;
+  }
   return registers.keep(Py_TYPE(get)->tp_descr_get(get, tensor, (PyObject*)Py_TYPE(tensor)));
 }
 

@@ -8,6 +8,7 @@ import types
 import torch
 
 from ...bytecode import build
+from ...compat.modes import ignore_torch_function
 from ...compat.tensors import TensorBase
 from ...lazy_dataclass import dataclass
 from ..function_cache import cached_result
@@ -181,8 +182,8 @@ class Gradient(Derived):
         return slot_of(of_kind(torch.Tensor, base), "grad")
 
     def operands(self) -> tuple[object, ...]:
-        # Of these classes, reading .grad runs no Python.
-        return TensorBase.__dict__["grad"], (torch.Tensor, torch.nn.Parameter)
+        # Of this class, and those with this handler, reading .grad runs no Python.
+        return TensorBase.__dict__["grad"], (torch.Tensor, ignore_torch_function)
 
     def code(self, base: Code) -> Code:
         return [*base, *build.load_attr("grad")]
