@@ -16,22 +16,23 @@ import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.records import Compiled
 from jitmagic.trace.result import Break, Trace
-from tests.programs.counts import counts_of
+from tests.programs.counts import counts_of, eager_of
 
 __all__ = ["Captured", "Eager", "Jitmagic", "TorchCompile", "keywords_of"]
 
 
 @dataclass(frozen=True)
 class Captured:
-    """Graphs and graph breaks; `why` has the reasons, of frames that ran as eager too."""
+    """Graphs, graph breaks and frames that ran as eager; `why` has the reasons of both."""
 
     graphs: int = 0
     breaks: int = 0
     why: tuple[str, ...] = ()
+    eager: int = 0
 
     @classmethod
     def read(cls, kept: dict[str, Any]) -> Captured:
-        return cls(kept["graphs"], kept["breaks"], tuple(kept["why"]))
+        return cls(**{**kept, "why": tuple(kept["why"])})
 
 
 class Eager:
@@ -60,6 +61,7 @@ class Jitmagic:
             graphs=sum(count.graphs for count in counts),
             breaks=sum(count.breaks for count in counts),
             why=tuple(dict.fromkeys(why)),
+            eager=sum(len(eager_of(tagged)) for tagged in self._tagged),
         )
 
 
@@ -90,11 +92,12 @@ class TorchCompile:
         return torch.compile(target, backend="eager")
 
     def captured(self) -> Captured:
-        reasons = self._counters["graph_break"]
+        reasons, frames = self._counters["graph_break"], self._counters["frames"]
         return Captured(
             graphs=self._counters["stats"]["unique_graphs"],
             breaks=sum(reasons.values()),
             why=tuple(str(reason).strip().partition("\n")[0] for reason in reasons),
+            eager=frames["total"] - frames["ok"],
         )
 
 

@@ -1,21 +1,18 @@
 """Programs of the ecosystem's libraries `subclasses` and `distributed`: as eager, without breaks.
 
 Each library runs in one fresh process: a group of processes is a state of the process, and so are
-modes. The distributed programs run on gloo's group of one process, on a fake group of two, and on
-two processes.
+modes. The distributed programs run on gloo's group of one process and on a fake group of two;
+tests/distributed runs them on two processes.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
 
-from ...processes import ROOT, child_environment, run_forked
+from ...processes import run_forked
 
 needs_distributed = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch has no distributed package"
@@ -52,28 +49,3 @@ def test_programs_have_no_graph_breaks(library: str, backend: str) -> None:
     done = run_forked(textwrap.dedent(CODE), library, backend, *BREAKS[library])
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr
     assert done.stdout.count("\n") == 1, done.stdout
-
-
-@needs_distributed
-def test_programs_on_two_processes_are_one_graph(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.programs.subclasses.on_two_ranks"]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path)],
-            cwd=ROOT,
-            env=child_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    texts = [rank.communicate(timeout=240)[0] for rank in ranks]
-    for text in texts:
-        assert "done" in text.splitlines(), text
-        assert "wrong:" not in text, text
-        counts = [line for line in text.splitlines() if " graphs, " in line]
-        assert len(counts) > 20
-        for line in counts:
-            broken = any(word in line for word in BREAKS["distributed"])
-            assert broken or ": 1 graphs, 0 breaks" in line, line

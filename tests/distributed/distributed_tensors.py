@@ -1,0 +1,155 @@
+"""DTensor: placements, conversions and operations, with sizes that change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.experimental import local_map
+
+from .corpus import Net, Tag, World, gradients, program, state
+
+
+def differentiated(
+    title: str, graphs: int = 3, breaks: int = 0, **stated: Any
+) -> Callable[[Any], Any]:
+    """Register a function of a plain matrix and the mesh, with a backward at three sizes."""
+
+    def register(function: Callable[[Tensor, Any], Any]) -> Any:
+        @program(title, graphs, breaks, changing=True, **stated)
+        def run(tag: Tag, world: World) -> Any:
+            tagged, answers = tag(lambda x: function(x, world.mesh)), []
+            for x in world.batches(4, 6, 10):
+                x.requires_grad_()
+                result = tagged(x)
+                result.sum().backward()
+                answers += [result, x.grad]
+            return answers
+
+        return function
+
+    return register
+
+
+def _sharded(x: Tensor, mesh: Any, dim: int = 0) -> Any:
+    return DTensor.from_local(x, mesh, [Shard(dim)], run_check=False)
+
+
+@differentiated("redistribute from rows to columns")
+def _rows_to_columns(x: Tensor, mesh: Any) -> Tensor:
+    return _sharded(x.sin(), mesh).redistribute(mesh, [Shard(1)]).to_local().cos()
+
+
+@differentiated("redistribute from partial sums to rows")
+def _partial_to_rows(x: Tensor, mesh: Any) -> Tensor:
+    made = DTensor.from_local(x.sin(), mesh, [Partial()], run_check=False)
+    return made.redistribute(mesh, [Shard(0)]).to_local().cos()
+
+
+@differentiated("full_tensor of a product")
+def _full(x: Tensor, mesh: Any) -> Tensor:
+    return (_sharded(x, mesh).sin() * 2).full_tensor() + 1
+
+
+@differentiated("softmax over a divided dimension")
+def _softmax(x: Tensor, mesh: Any) -> Tensor:
+    return (_sharded(x, mesh, 1).softmax(0) * 2).to_local()
+
+
+@differentiated("mean over the divided dimension")
+def _mean(x: Tensor, mesh: Any) -> Tensor:
+    d = _sharded(x, mesh)
+    return (d - d.mean(0, keepdim=True)).to_local().square()
+
+
+@differentiated("layer norm of divided rows")
+def _layer_norm(x: Tensor, mesh: Any) -> Tensor:
+    return nn.functional.layer_norm(_sharded(x, mesh), (8,)).to_local().sin()
+
+
+@differentiated("a product of two divided matrices")
+def _product(x: Tensor, mesh: Any) -> Tensor:
+    left, right = _sharded(x, mesh, 1), _sharded(x.t().contiguous(), mesh, 0)
+    return (left @ right).full_tensor().tanh()
+
+
+@differentiated(
+    "local_map of a function of local tensors", graphs=2, breaks=2, eager=2, behind=True
+)
+def _local_map(x: Tensor, mesh: Any) -> Tensor:
+    mapped = local_map(
+        lambda a, b: a.sin() * b,
+        out_placements=[Shard(0)],
+        in_placements=([Shard(0)], [Shard(0)]),
+        device_mesh=mesh,
+    )
+    return mapped(_sharded(x, mesh), _sharded(x.cos(), mesh)).full_tensor()
+
+
+@differentiated("distribute_tensor in tagged code", graphs=5, breaks=3)
+def _distribute(x: Tensor, mesh: Any) -> Tensor:
+    made = distribute_tensor(x.detach(), mesh, [Shard(0)])
+    return made.full_tensor().sin() * x
+
+
+@program("rows that do not divide evenly", graphs=3, changing=True)
+def _uneven(tag: Tag, world: World) -> Any:
+    tagged, answers = tag(lambda d: (d.sin() @ d.t()).full_tensor()), []
+    for count in (5, 7, 3):
+        d = distribute_tensor(world.rows(count), world.mesh, [Shard(0)]).requires_grad_()
+        result = tagged(d)
+        result.square().sum().backward()
+        answers += [result, d.grad]
+    return answers
+
+
+@program("a DTensor on a mesh of 1 x 2", graphs=3, changing=True)
+def _nested(tag: Tag, world: World) -> Any:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("outer", "inner"))
+    tagged = tag(lambda d: d.sin().redistribute(mesh, [Replicate(), Replicate()]).to_local())
+    made = [DTensor.from_local(x, mesh, [Replicate(), Shard(0)]) for x in world.batches(4, 6, 5)]
+    return [tagged(d) for d in made]
+
+
+@program("parameters updated as DTensors by hand", graphs=3, changing=True)
+def _updated(tag: Tag, world: World) -> Any:
+    model = distribute_module(Net(), world.mesh)
+
+    def step(x: Tensor) -> Any:
+        d = DTensor.from_local(x, world.mesh, [Shard(0)], run_check=False)
+        loss = model(d).square().mean()
+        return loss
+
+    tagged, answers = tag(step), []
+    for x in world.batches(4, 6, 5):
+        model.zero_grad()
+        loss = tagged(x)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        answers += [loss, gradients(model)]
+    return answers, state(model)
+
+
+@program("placements and sizes of a DTensor", graphs=4, changing=True)
+def _attributes(tag: Tag, world: World) -> Any:
+    def run(d: Any) -> Any:
+        scale = 2 if d.placements[0].is_shard() else 3
+        return d.to_local() * scale * d.shape[0] + d.device_mesh.size() + d.dim()
+
+    tagged = tag(run)
+    made = [_sharded(x, world.mesh) for x in world.batches(4, 6, 5)]
+    made.append(DTensor.from_local(world.rows(4), world.mesh, [Replicate()], run_check=False))
+    return [tagged(d) for d in made]

@@ -1,0 +1,209 @@
+"""FSDP2: `fully_shard` before and after tagging, by layer and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+from .corpus import Net, Tag, World, gradients, local, program, state, trained
+
+
+class Stack(nn.Module):
+    """Three blocks, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Net(8, 16, 8), Net(8, 16, 8), Net(8, 16, 4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def _by_layer(world: World, **options: Any) -> nn.Module:
+    model = Stack()
+    for layer in model.layers:
+        fully_shard(layer, mesh=world.mesh, **options)
+    return fully_shard(model, mesh=world.mesh, **options)
+
+
+Make = Callable[..., nn.Module]
+
+
+def _tagged_first(tag: Tag, world: World, **options: Any) -> nn.Module:
+    """Tag each layer, then shard it, as torchtitan does."""
+    model = Stack()
+    for layer in model.layers:
+        fully_shard(tag(layer), mesh=world.mesh, **options)
+    return fully_shard(model, mesh=world.mesh, **options)
+
+
+def _tagged_layers(tag: Tag, world: World, **options: Any) -> nn.Module:
+    """Tag each layer after it was sharded."""
+    model = _by_layer(world, **options)
+    for layer in model.layers:
+        tag(layer)
+    return model
+
+
+def _tagged_whole(tag: Tag, world: World, **options: Any) -> nn.Module:
+    return tag(_by_layer(world, **options))
+
+
+def _tagged_then_sharded(tag: Tag, world: World, **options: Any) -> nn.Module:
+    return fully_shard(tag(Stack()), mesh=world.mesh, **options)
+
+
+FIRST, LATER = "layers tagged, then sharded", "layers sharded, then tagged"
+WHOLE, ONCE = "sharded by layer, tagged as a whole", "tagged, then sharded as a whole"
+WAYS = {
+    FIRST: _tagged_first,
+    LATER: _tagged_layers,
+    WHOLE: _tagged_whole,
+    ONCE: _tagged_then_sharded,
+}
+BY_LAYER = {FIRST: (6, 0), WHOLE: (9, 5)}
+
+
+def each_way(
+    title: str, expected: dict[str, tuple[int, int]] = BY_LAYER, **stated: Any
+) -> Callable[[Any], Any]:
+    """Register a program that makes a model, for some of the ways to tag and shard it.
+
+    `expected` has the graphs and breaks of each way. torch.compile breaks in none.
+    """
+
+    def register(function: Callable[[Tag, World, Make], Any]) -> Any:
+        for way, counts in expected.items():
+
+            @program(f"FSDP2, {way}: {title}", *counts, behind=counts[1] > 0, **stated)
+            def run(tag: Tag, world: World, make: Make = WAYS[way]) -> Any:
+                return function(tag, world, make)
+
+        return function
+
+    return register
+
+
+@each_way(
+    "batches of 4, 6 and 5",
+    {FIRST: (6, 0), LATER: (6, 0), WHOLE: (9, 5), ONCE: (2, 0)},
+    changing=True,
+)
+def _batches(tag: Tag, world: World, make: Make) -> Any:
+    return trained(make(tag, world), world.batches(4, 6, 5))
+
+
+@each_way("no reshard after the forward", changing=True)
+def _no_reshard(tag: Tag, world: World, make: Make) -> Any:
+    return trained(make(tag, world, reshard_after_forward=False), world.batches(4, 6, 5))
+
+
+@each_way("mixed precision", changing=True, rtol=2e-2, atol=1e-2)
+def _mixed(tag: Tag, world: World, make: Make) -> Any:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return trained(make(tag, world, mp_policy=policy), world.batches(4, 6, 5))
+
+
+@each_way("clipped gradients and AdamW foreach", changing=True)
+def _clipped(tag: Tag, world: World, make: Make) -> Any:
+    model = make(tag, world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True)
+    norms = []
+
+    def finish() -> None:
+        norms.append(local(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+        optimizer.step()
+
+    return trained(model, world.batches(4, 6, 6, 6, 3), finish), norms
+
+
+@each_way("fused AdamW", changing=True)
+def _fused(tag: Tag, world: World, make: Make) -> Any:
+    model = make(tag, world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    return trained(model, world.batches(4, 6, 6, 6, 3), optimizer.step)
+
+
+@each_way(
+    "evaluation without gradients, then training", {FIRST: (9, 0), WHOLE: (12, 9)}, changing=True
+)
+def _evaluated(tag: Tag, world: World, make: Make) -> Any:
+    model = make(tag, world)
+    with torch.no_grad():
+        answers = [local(model(batch)) for batch in world.batches(4, 6)]
+    return [*answers, trained(model, world.batches(4, 6, 5))]
+
+
+@each_way("gradients accumulated without synchronisation", changing=True)
+def _accumulated(tag: Tag, world: World, make: Make) -> Any:
+    model, answers = make(tag, world), []
+    for place, batch in enumerate(world.batches(4, 6, 5)):
+        model.set_requires_gradient_sync(place == 2)
+        model(batch).square().mean().backward()
+    answers.append(gradients(model))
+    return answers
+
+
+@program("FSDP2, checkpointed layers, tagged, then sharded", graphs=6, changing=True)
+def _checkpointed_layers(tag: Tag, world: World) -> Any:
+    model = Stack()
+    apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Net))
+    for layer in model.layers:
+        fully_shard(tag(layer), mesh=world.mesh)
+    return trained(fully_shard(model, mesh=world.mesh), world.batches(4, 6, 5))
+
+
+@program(
+    "FSDP2, a tagged step with its backward and AdamW", graphs=12, breaks=8, eager=1, changing=True
+)
+def _whole_step(tag: Tag, world: World) -> Any:
+    model = _by_layer(world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    tagged = tag(step)
+    return [tagged(x) for x in world.batches(4, 6, 5, 4)], gradients(model), state(model)
+
+
+@program("FSDP2, a tagged optimizer step over DTensors", eager=1)
+def _optimizer(tag: Tag, world: World) -> Any:
+    model = _by_layer(world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    tagged = tag(lambda: optimizer.step())
+    return trained(model, world.batches(4, 6, 5), tagged)
+
+
+@program("FSDP2, a tagged clip over DTensors", graphs=0, eager=1, behind=True)
+def _clip(tag: Tag, world: World) -> Any:
+    model = _by_layer(world)
+    clip = tag(lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+    norms: list[Any] = []
+    return trained(model, world.batches(4, 6, 5), lambda: norms.append(local(clip()))), norms
+
+
+@program("FSDP2, parameters gathered in full by tagged code")
+def _gathered(tag: Tag, world: World) -> Any:
+    model = _by_layer(world)
+    tagged = tag(lambda: [p.full_tensor().sum() for p in model.parameters()])
+    return [local(value) for value in tagged()]
+
+
+@program("FSDP2, offloaded to the CPU, tagged, then sharded", graphs=6, changing=True)
+def _offloaded(tag: Tag, world: World) -> Any:
+    model = _tagged_first(tag, world, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    return trained(model, world.batches(4, 6, 5))

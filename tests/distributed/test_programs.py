@@ -1,0 +1,64 @@
+"""Programs on two gloo ranks: values, gradients, order of collectives, graphs and breaks.
+
+All programs run in one pair of processes, which the first test starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+
+if not torch.distributed.is_available():
+    pytest.skip("torch has no distributed package", allow_module_level=True)
+if not torch.distributed.is_gloo_available():
+    pytest.skip("torch has no gloo", allow_module_level=True)
+
+from .corpus import Program, load
+from .runner import Outcome, run_all
+
+STATED_FOR = "2.13"  # the torch whose library code the counts of breaks are stated for
+PROGRAMS = load()
+pytestmark = pytest.mark.timeout(900)  # the first test runs everything
+
+
+@cache
+def _outcomes() -> dict[str, Outcome]:
+    return {outcome.title: outcome for outcome in run_all(list(PROGRAMS), "jitmagic")}
+
+
+def _parameters() -> Iterator[object]:
+    for program in PROGRAMS.values():
+        reason = program.xfail
+        marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+        yield pytest.param(program, marks=marks, id=program.title)
+
+
+@pytest.mark.parametrize("program", list(_parameters()))
+def test_program_answers_as_eager_on_both_ranks(program: Program) -> None:
+    outcome = _outcomes()[program.title]
+    assert not outcome.wrong, outcome.wrong
+    if program.order == "eager":
+        assert not outcome.reordered, outcome.reordered
+
+
+@pytest.mark.skipif(not torch.__version__.startswith(STATED_FOR), reason="counts differ by torch")
+def test_graphs_and_breaks_are_as_stated() -> None:
+    found, stated = {}, {}
+    for title, outcome in _outcomes().items():
+        program = PROGRAMS[title]
+        found[title] = (outcome.graphs, outcome.breaks, outcome.eager)
+        stated[title] = (program.graphs, program.breaks, program.eager)
+    assert found == stated
+
+
+def test_corpus_has_forty_programs_and_half_of_them_change_sizes() -> None:
+    assert len(PROGRAMS) >= 40
+    assert 2 * sum(program.changing for program in PROGRAMS.values()) >= len(PROGRAMS)
+
+
+def test_known_misses_are_not_whole() -> None:
+    for program in PROGRAMS.values():
+        assert not program.behind or program.breaks or program.eager or not program.graphs
