@@ -25,6 +25,8 @@ MODULES = (
     "tensor_parallel",
     "distributed_tensors",
     "pipelines",
+    "differing_ranks",
+    "unusual_arguments",
     "one_process_programs",
 )
 
@@ -59,7 +61,8 @@ class Program:
     """A program, and what jitmagic makes of it today.
 
     `eager` counts the frames that run as eager. `changing` programs are called with several sizes.
-    `behind` marks a known miss: torch.compile captures it without a break and jitmagic does not.
+    `behind` marks a known miss: torch.compile captures all frames without a break and jitmagic does
+    not.
     `order` says whose order of collectives counts: eager's, or only that the ranks agree, where
     DDP fills its buckets in the order in which gradients become ready. `xfail` is the reason why
     the program is wrong today.

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -252,6 +254,67 @@ def _adversarial(tag: Tag, world: World, wrap: Wrap) -> Any:
     return answers
 
 
+class Described(nn.Module):
+    """Returns a dictionary of a tuple, and uses one layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Net(8, 16, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> dict[str, Any]:
+        x = self.body(self.body(x)) * scale
+        return {"logits": (self.head(x), x.mean()), "rows": x.shape[0]}
+
+
+@both_ways("a result that is a dictionary, and keywords", changing=True)
+def _dictionary(tag: Tag, world: World, wrap: Wrap) -> Any:
+    model, answers = wrap(tag, Described()), []
+    for place, batch in enumerate(world.batches(4, 6, 5)):
+        model.zero_grad()
+        made = model(batch, scale=1.0 + place)
+        (made["logits"][0].square().mean() * made["rows"] + made["logits"][1]).backward()
+        answers += [local(made["logits"][0]), gradients(model)]
+    return answers
+
+
+@both_ways("frozen parameters, and two forwards before a backward", changing=True)
+def _twice(tag: Tag, world: World, wrap: Wrap) -> Any:
+    net = Net()
+    net.up.bias.requires_grad_(False)
+    model, answers = wrap(tag, net), []
+    for batch in world.batches(4, 6, 5):
+        model.zero_grad()
+        first, second = model(batch), model(batch * 2)
+        (first * second).sum().backward()
+        answers += [local(first), gradients(model)]
+    return answers
+
+
+@program("replicate(), the module tagged before", graphs=2, changing=True)
+def _replicated(tag: Tag, world: World) -> Any:
+    return trained(replicate(tag(Net())), world.batches(4, 6, 5))
+
+
+@program("parameters averaged every second step", graphs=2, changing=True)
+def _averaged(tag: Tag, world: World) -> Any:
+    model = tag(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    averager = PeriodicModelAverager(period=2, warmup_steps=1)
+
+    def step() -> None:
+        optimizer.step()
+        averager.average_parameters(model.parameters())
+
+    return trained(model, world.batches(4, 6, 5, 4), step)
+
+
+@program("DDP of which one rank is tagged", graphs=2, changing=True)
+def _one_tagged(tag: Tag, world: World) -> Any:
+    """A rank whose compiled code is slower, or is not ready, runs as eager."""
+    chosen = tag if world.rank else lambda target: target
+    return trained(_inside(chosen, Net()), world.batches(4, 6, 5))
+
+
 @program("SyncBatchNorm, which refuses to train on CPUs", graphs=3, breaks=1, changing=True)
 def _sync_batch_norm(tag: Tag, world: World) -> Any:
     model = Chain(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
@@ -325,7 +388,6 @@ def _tagged_layer(tag: Tag, world: World) -> Any:
     "tagged gradient accumulation by no_sync in a step",
     graphs=7,
     breaks=10,
-    behind=True,
     changing=True,
 )
 def _accumulated(tag: Tag, world: World) -> Any:

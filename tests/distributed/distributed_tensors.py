@@ -153,3 +153,47 @@ def _attributes(tag: Tag, world: World) -> Any:
     made = [_sharded(x, world.mesh) for x in world.batches(4, 6, 5)]
     made.append(DTensor.from_local(world.rows(4), world.mesh, [Replicate()], run_check=False))
     return [tagged(d) for d in made]
+
+
+@program("updates of DTensors in place", graphs=3, changing=True)
+def _in_place(tag: Tag, world: World) -> Any:
+    def run(d: Any, e: Any) -> Any:
+        d.add_(e, alpha=0.5).mul_(2)
+        d.clamp_(-1, 1)
+        return d.sum().full_tensor()
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        d, e = _sharded(x, world.mesh), _sharded(x.cos(), world.mesh)
+        answers += [tagged(d, e), d]
+    return answers
+
+
+@program("dropout of a DTensor", graphs=3, changing=True)
+def _dropout(tag: Tag, world: World) -> Any:
+    tagged, answers = tag(lambda d: nn.functional.dropout(d, 0.5).to_local() * 2), []
+    for x in world.batches(4, 6, 5):
+        torch.manual_seed(1)
+        answers.append(tagged(_sharded(x, world.mesh)))
+    return answers
+
+
+@program("concatenation, slices and views of DTensors", graphs=3, changing=True)
+def _views(tag: Tag, world: World) -> Any:
+    def run(d: Any) -> Any:
+        e = torch.cat([d, d.sin()], 1)
+        return e[:, 2:10].unflatten(1, (2, 4)).transpose(1, 2).sum(1).full_tensor()
+
+    tagged = tag(run)
+    return [tagged(_sharded(x, world.mesh)) for x in world.batches(4, 6, 5)]
+
+
+@program("a DTensor whose placement changes from call to call", graphs=4)
+def _placements(tag: Tag, world: World) -> Any:
+    tagged = tag(lambda d: (d.sin() * 2).full_tensor())
+    placements = [Shard(0), Shard(1), Replicate(), Partial(), Shard(0)]
+    x = world.rows(4)
+    return [
+        tagged(DTensor.from_local(x, world.mesh, [placement], run_check=False))
+        for placement in placements
+    ]

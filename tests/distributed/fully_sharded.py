@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from .corpus import Net, Tag, World, gradients, local, program, state, trained
@@ -78,13 +79,14 @@ def each_way(
 ) -> Callable[[Any], Any]:
     """Register a program that makes a model, for some of the ways to tag and shard it.
 
-    `expected` has the graphs and breaks of each way. torch.compile breaks in none.
+    `expected` has the graphs and breaks of each way. torch.compile captures each layer, without
+    breaks, and leaves the frame of the whole to eager.
     """
 
     def register(function: Callable[[Tag, World, Make], Any]) -> Any:
         for way, counts in expected.items():
 
-            @program(f"FSDP2, {way}: {title}", *counts, behind=counts[1] > 0, **stated)
+            @program(f"FSDP2, {way}: {title}", *counts, **stated)
             def run(tag: Tag, world: World, make: Make = WAYS[way]) -> Any:
                 return function(tag, world, make)
 
@@ -207,3 +209,48 @@ def _gathered(tag: Tag, world: World) -> Any:
 def _offloaded(tag: Tag, world: World) -> Any:
     model = _tagged_first(tag, world, offload_policy=CPUOffloadPolicy(pin_memory=False))
     return trained(model, world.batches(4, 6, 5))
+
+
+@program("FSDP2, replicated and sharded on a mesh of 1 x 2", graphs=6, changing=True)
+def _hybrid(tag: Tag, world: World) -> Any:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicated", "sharded"))
+    model = Stack()
+    for layer in model.layers:
+        fully_shard(tag(layer), mesh=mesh)
+    return trained(fully_shard(model, mesh=mesh), world.batches(4, 6, 5))
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the head's too, of a size that does not divide evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.body = nn.Embedding(7, 5), Net(5, 9, 5)
+        self.head = nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.embedding(x)))
+
+
+@program("FSDP2, tied weights and uneven shards", graphs=2, changing=True)
+def _tied(tag: Tag, world: World) -> Any:
+    model = fully_shard(tag(Tied()), mesh=world.mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return trained(model, [world.classes(count, 7) for count in (4, 6, 5)], optimizer.step)
+
+
+@program("FSDP2, two layers in one group, and a frozen one", graphs=6, changing=True)
+def _grouped(tag: Tag, world: World) -> Any:
+    model = Stack()
+    model.layers[2].requires_grad_(False)
+    first, second, last = (tag(layer) for layer in model.layers)
+    fully_shard([first, second], mesh=world.mesh)
+    fully_shard(last, mesh=world.mesh)
+    model = fully_shard(model, mesh=world.mesh)
+    answers = []
+    for batch in world.batches(4, 6, 5):
+        model.zero_grad()
+        model(batch).square().mean().backward()
+        answers.append([local(p.grad) for p in model.parameters() if p.requires_grad])
+    return answers

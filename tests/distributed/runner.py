@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -27,7 +28,7 @@ ANSWER = "@answer "  # begins the line in which a rank answers; libraries print 
 READY = "@ready"
 START = 120.0  # seconds in which both ranks must have imported everything and met
 GRACE = 3.0  # seconds in which the other rank may answer after one has raised or died
-ENVIRONMENT = {
+ENVIRONMENT = {  # unless the caller sets another value
     "GOMP_SPINCOUNT": "0",
     "OMP_NUM_THREADS": "1",
     "TORCH_FR_BUFFER_SIZE": "1000",  # collectives that the flight recorder remembers
@@ -66,7 +67,7 @@ class Pair:
         process = subprocess.Popen(
             [*command, str(rank), self._folder.name, system, *modules],
             cwd=ROOT,
-            env=child_environment(**ENVIRONMENT),
+            env=child_environment(**{**ENVIRONMENT, **os.environ}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

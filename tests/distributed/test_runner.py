@@ -15,7 +15,7 @@ TITLES = ("hangs", "differs", "reorders", "raises on one rank", "dies", "right")
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
-    found = run_all(TITLES, "jitmagic", seconds=8.0, modules=["failing_programs"])
+    found = run_all(TITLES, "jitmagic", seconds=4.0, modules=["failing_programs"])
     return {outcome.title: outcome for outcome in found}
 
 

@@ -1,0 +1,250 @@
+"""Unusual arguments of collectives: views, other types, gradients, and what eager refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import Tensor
+
+from .corpus import Tag, World, program
+from .functional_collectives import called
+
+
+def refused(title: str, graphs: int = 2, breaks: int = 0, **stated: Any) -> Callable[[Any], Any]:
+    """Register a function of a matrix which eager may refuse: the class of the error counts."""
+
+    def register(function: Callable[[Tensor, World], Any]) -> Any:
+        @program(title, graphs, breaks, changing=True, **stated)
+        def run(tag: Tag, world: World) -> Any:
+            tagged, answers = tag(lambda x: function(x, world)), []
+            for x in world.batches(4, 6, 5):
+                try:
+                    answers += [tagged(x), x]
+                except (RuntimeError, ValueError, TypeError) as error:
+                    answers.append(type(error).__name__)
+            return answers
+
+        return function
+
+    return register
+
+
+@refused("dist.all_reduce of a transposed matrix")
+def _transposed(x: Tensor, world: World) -> Tensor:
+    y = x.sin().t()
+    dist.all_reduce(y)
+    return y * 2
+
+
+@refused("dist.all_reduce with an average, which gloo may refuse")
+def _average(x: Tensor, world: World) -> Tensor:
+    y = x.sin()
+    dist.all_reduce(y, dist.ReduceOp.AVG)
+    return y * 2
+
+
+@refused("dist.all_gather_into_tensor of a wrong size", graphs=3, breaks=6)
+def _wrong_size(x: Tensor, world: World) -> Tensor:
+    made = torch.empty(x.shape[0] + 1, 8)
+    dist.all_gather_into_tensor(made, x)
+    return made * 2
+
+
+@refused(
+    "dist.all_gather_into_tensor of another type",
+    xfail="converts where eager raises ValueError or RuntimeError",
+)
+def _wrong_type(x: Tensor, world: World) -> Tensor:
+    made = torch.zeros(2 * x.shape[0], 8, dtype=torch.float64)
+    dist.all_gather_into_tensor(made, x)
+    return made * 2
+
+
+@refused("dist.all_gather into too few tensors", xfail="drops rows where eager raises")
+def _too_few(x: Tensor, world: World) -> Tensor:
+    parts = [torch.empty_like(x)]
+    dist.all_gather(parts, x)
+    return parts[0] * 2
+
+
+@refused("dist.reduce_scatter_tensor of odd rows", graphs=3, breaks=2)
+def _odd(x: Tensor, world: World) -> Tensor:
+    made = x.new_empty(x.shape[0] // 2, 8)
+    dist.reduce_scatter_tensor(made, x)
+    return made * 2
+
+
+@refused("dist.all_reduce in a group of the other rank", graphs=5, breaks=6)
+def _not_member(x: Tensor, world: World) -> Tensor:
+    y = x.sin()
+    dist.all_reduce(y, group=dist.GroupMember.NON_GROUP_MEMBER)
+    return y * 2
+
+
+@called("dist.all_gather into the chunks of one tensor")
+def _chunks(x: Tensor, world: World) -> Tensor:
+    made = x.new_empty(2 * x.shape[0], 8)
+    dist.all_gather(list(made.chunk(2)), x.sin())
+    return made * 2
+
+
+@refused("dist.all_gather_into_tensor into a stack, which gloo refuses", graphs=3, breaks=6)
+def _stacked(x: Tensor, world: World) -> Tensor:
+    made = x.new_empty(2, x.shape[0], 8)
+    dist.all_gather_into_tensor(made, x.sin())
+    return made.sum(0)
+
+
+@called("collectives of integers, booleans and halves")
+def _types(x: Tensor, world: World) -> list[Tensor]:
+    answers = []
+    for given in ((x * 4).long(), (x > 0).to(torch.uint8), x.bfloat16(), x.double()):
+        y = given.clone()
+        dist.all_reduce(y, dist.ReduceOp.MAX)
+        answers += [y + 1, funcol.all_gather_tensor(given, 0, world.mesh)]
+    return answers
+
+
+@called("collectives of scalars and of no rows")
+def _empty(x: Tensor, world: World) -> list[Tensor]:
+    total = x.sum()
+    dist.all_reduce(total)
+    rows = funcol.all_gather_tensor(x[:0], 0, world.mesh)
+    sent = [0, x.shape[0]]
+    received = [0, 0] if world.rank == 0 else [x.shape[0], x.shape[0]]
+    swapped = funcol.all_to_all_single(x, received, sent, world.mesh)
+    return [total * 2, rows + 1, swapped * 2]
+
+
+@program(
+    "dist.all_reduce of an intermediate that requires grad",
+    graphs=2,
+    xfail="the gradient is summed over the ranks too; eager leaves it as it is",
+    changing=True,
+)
+def _gradient(tag: Tag, world: World) -> Any:
+    """Eager changes the values and lets gradients pass as if nothing had happened."""
+
+    def run(x: Tensor) -> Tensor:
+        y = x.sin()
+        dist.all_reduce(y)
+        return y * x
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        x.requires_grad_()
+        result = tagged(x)
+        result.sum().backward()
+        answers += [result, x.grad]
+    return answers
+
+
+@program("dist.all_reduce of a value that the backward saved", graphs=4, breaks=4, changing=True)
+def _saved(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        y = x.exp()
+        dist.all_reduce(y.detach())
+        return y * 2
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        x.requires_grad_()
+        result = tagged(x)
+        result.sum().backward()
+        answers += [result, x.grad]
+    return answers
+
+
+@program("dist.all_gather_into_tensor into a buffer that stays", graphs=2, changing=True)
+def _buffer(tag: Tag, world: World) -> Any:
+    buffers = {count: torch.zeros(2 * count, 8) for count in (4, 6, 5)}
+
+    def run(x: Tensor, buffer: Tensor) -> Tensor:
+        dist.all_gather_into_tensor(buffer, x.sin())
+        return buffer.sum()
+
+    tagged = tag(run)
+    answers = [tagged(x, buffers[len(x)]) for x in world.batches(4, 6, 5)]
+    return answers, list(buffers.values())
+
+
+@program("collectives in inference mode and without gradients", graphs=4, changing=True)
+def _inference(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        y = x.sin()
+        dist.all_reduce(y)
+        return funcol.all_gather_tensor(y, 0, world.mesh) * 2
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        with torch.inference_mode():
+            answers.append(tagged(x).clone())
+        with torch.no_grad():
+            answers.append(tagged(x))
+    return answers
+
+
+@program(
+    "a work that the caller began and tagged code waits for", graphs=2, breaks=2, changing=True
+)
+def _begun(tag: Tag, world: World) -> Any:
+    def run(x: Tensor, work: Any) -> Tensor:
+        work.wait()
+        return x * 2
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        work = dist.all_reduce(x, async_op=True)
+        answers.append(tagged(x, work))
+    return answers
+
+
+@program(
+    "a work that tagged code begins and the caller waits for", graphs=2, breaks=2, changing=True
+)
+def _returned_work(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Any:
+        y = x.sin()
+        return y, dist.all_reduce(y, async_op=True)
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        y, work = tagged(x)
+        work.wait()
+        answers.append(y)
+    return answers
+
+
+@program(
+    "coalesced calls of dist.all_reduce",
+    graphs=6,
+    breaks=5,
+    behind=True,
+    xfail="starts two collectives where eager starts one of two tensors",
+    changing=True,
+)
+def _coalesced(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        y, z = x.sin(), x.cos()
+        with dist._coalescing_manager():
+            dist.all_reduce(y)
+            dist.all_reduce(z)
+        return y + z
+
+    tagged = tag(run)
+    return [tagged(x) for x in world.batches(4, 6, 5)]
+
+
+@program("lists of objects that one rank sends", graphs=2, breaks=1, changing=True)
+def _object_list(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        scales = [2.0, 3.0] if dist.get_rank() == 0 else [None, None]
+        dist.broadcast_object_list(scales, 0)
+        return x.sin() * scales[0] + scales[1]
+
+    tagged = tag(run)
+    return [tagged(x) for x in world.batches(4, 6, 5)]
