@@ -47,11 +47,11 @@ def _table(titles: list[str], found: dict[str, dict[str, Outcome]]) -> str:
 def main() -> int:
     arguments = _arguments()
     titles = [title for title in load() if arguments.only in title]
-    found: dict[str, dict[str, Outcome]] = {}
+    found: dict[str, dict[str, Outcome]] = {system: {} for system in arguments.system}
     for system in arguments.system:
         print(f"-- {system}")
         for outcome in run_all(titles, system, arguments.seconds):
-            found.setdefault(system, {})[outcome.title] = outcome
+            found[system][outcome.title] = outcome
             _print(outcome)
         wrong = sum(bool(outcome.wrong) for outcome in found[system].values())
         print(f"{len(titles)} programs, {wrong} wrong")

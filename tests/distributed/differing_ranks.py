@@ -108,10 +108,10 @@ def _selected(tag: Tag, world: World) -> Any:
     return [tagged(x) for x in world.batches(4, 6, 5, 9)]
 
 
-@program(
-    "a loop until the sum of both ranks is small", graphs=4, breaks=4, behind=True, changing=True
-)
+@program("a loop until the sum of both ranks is small", graphs=4, breaks=4, changing=True)
 def _loop(tag: Tag, world: World) -> Any:
+    """torch.compile breaks at each test too, but does not count that."""
+
     def run(x: Tensor) -> Tensor:
         while funcol.all_reduce(x.abs().sum(), "sum", world.mesh) > 1:
             x = x / 2

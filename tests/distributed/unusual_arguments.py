@@ -13,6 +13,8 @@ from torch import Tensor
 from .corpus import Tag, World, program
 from .functional_collectives import called
 
+PASSES_GRADIENTS = "gradients pass through the collective; eager's result does not require grad"
+
 
 def refused(title: str, graphs: int = 2, breaks: int = 0, **stated: Any) -> Callable[[Any], Any]:
     """Register a function of a matrix which eager may refuse: the class of the error counts."""
@@ -141,6 +143,52 @@ def _gradient(tag: Tag, world: World) -> Any:
         result.sum().backward()
         answers += [result, x.grad]
     return answers
+
+
+def without_gradients(title: str) -> Callable[[Any], Any]:
+    """Register a function whose collective gets rows that require grad.
+
+    Eager's results of these collectives do not require grad, and no gradients pass. jitmagic
+    records functional collectives, which have gradients: as torch.compile, it is wrong here.
+    """
+
+    def register(function: Callable[[Tensor, World], Tensor]) -> Any:
+        @program(title, graphs=2, changing=True, xfail=PASSES_GRADIENTS)
+        def run(tag: Tag, world: World) -> Any:
+            tagged, answers = tag(lambda x: function(x.sin(), world) * x.sum()), []
+            for x in world.batches(4, 6, 10):
+                x.requires_grad_()
+                result = tagged(x)
+                result.square().sum().backward()
+                answers += [result, x.grad]
+            return answers
+
+        return function
+
+    return register
+
+
+@without_gradients("dist.all_gather of features, of which only this rank's get gradients")
+def _contrastive(x: Tensor, world: World) -> Tensor:
+    """Compare rows with those of all ranks, as CLIP's loss does."""
+    parts = [torch.empty_like(x) for _ in range(world.size)]
+    dist.all_gather(parts, x)
+    parts[world.rank] = x
+    return x @ torch.cat(parts).t()
+
+
+@without_gradients("dist.reduce_scatter_tensor of rows that require grad")
+def _scattered(x: Tensor, world: World) -> Tensor:
+    made = x.new_empty(x.shape[0] // 2, 8)
+    dist.reduce_scatter_tensor(made, x)
+    return made
+
+
+@without_gradients("dist.all_to_all_single of rows that require grad")
+def _exchanged(x: Tensor, world: World) -> Tensor:
+    made = torch.empty_like(x)
+    dist.all_to_all_single(made, x)
+    return made
 
 
 @program("dist.all_reduce of a value that the backward saved", graphs=4, breaks=4, changing=True)
