@@ -26,7 +26,7 @@ from tests.ecosystem.systems import Eager, Jitmagic, TorchCompile
 from tests.workers import serve
 
 from .corpus import Program, World, load, local
-from .runner import ANSWER, READY
+from .runner import ANSWER, READY, RECORDED
 
 SYSTEMS = {"jitmagic": Jitmagic, "torch": TorchCompile}
 System = Eager | Jitmagic | TorchCompile
@@ -44,10 +44,10 @@ def _observe(program: Program, system: System, world: World) -> tuple[Any, list[
     torch.manual_seed(0)
     before = max((entry["record_id"] for entry in _started()), default=-1)
     answer = tree_map(local, program.run(system.tag, world))
+    started = [entry for entry in _started() if entry["record_id"] > before]
+    assert len(started) < RECORDED, "the flight recorder has forgotten the first collectives"
     return answer, [
-        (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
-        for entry in _started()
-        if entry["record_id"] > before
+        (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"]) for entry in started
     ]
 
 

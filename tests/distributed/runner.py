@@ -28,11 +28,11 @@ ANSWER = "@answer "  # begins the line in which a rank answers; libraries print 
 READY = "@ready"
 START = 120.0  # seconds in which both ranks must have imported everything and met
 GRACE = 3.0  # seconds in which the other rank may answer after one has raised or died
+RECORDED = 250  # collectives that the flight recorder remembers: a read of 1000 takes 20 ms
 ENVIRONMENT = {  # unless the caller sets another value
     "GOMP_SPINCOUNT": "0",
     "OMP_NUM_THREADS": "1",
-    "TORCH_FR_BUFFER_SIZE": "1000",  # collectives that the flight recorder remembers
-    "TOKENIZERS_PARALLELISM": "false",
+    "TORCH_FR_BUFFER_SIZE": str(RECORDED),
     "JITMAGIC_KEEP": "compiled",
     "JITMAGIC_PERSIST": "0",
 }
