@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from .table import private
 
@@ -27,7 +28,19 @@ _IN_PLACE = {
 @cache
 def in_place_forms() -> dict[str, Callable[..., Any]]:
     """Return, for names of torch.distributed, the functional collective followed by a copy."""
-    return {name: private(f"{_MODULE}.{form}") for name, form in _IN_PLACE.items()}
+    return {name: _unrecorded(private(f"{_MODULE}.{form}")) for name, form in _IN_PLACE.items()}
+
+
+def _unrecorded(form: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function without a history: autograd does not see eager's collectives, which
+    write to the memory of a tensor and leave its gradient as it was.
+    """
+
+    @wraps(form)
+    def run(*args: Any, **kwargs: Any) -> None:
+        form(*tree_map_only(torch.Tensor, torch.Tensor.detach, args), **kwargs)
+
+    return run
 
 
 @cache

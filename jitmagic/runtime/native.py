@@ -341,11 +341,19 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry | SavedEntry]) -> t
         slot_count(plan),
         plan.pool_bytes,
         plan.device,
-        hint_of(plan.pool_bytes + plan.allocated_bytes) > _HEAVY_BYTES,
+        hint_of(plan.pool_bytes + plan.allocated_bytes) > _HEAVY_BYTES or _communicates(plan),
         steps,
         outputs,
         plan.titles,
     )
+
+
+def _communicates(plan: Plan) -> bool:
+    """Return whether a call is a collective: it may wait for a thread that needs the GIL. gloo's
+    threads do to free tensors.
+    """
+    calls = (step.op for step in plan.steps if isinstance(step, Call))
+    return any(op.namespace.startswith("_c10d") for op in calls)
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int]]:
