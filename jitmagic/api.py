@@ -43,6 +43,7 @@ from .frame.tag import (
 )
 from .late import is_loaded, load, short_turns
 from .options import Options, disabled_by_environment, make_options
+from .ranks.board import Board, listen
 from .records import Eager, Failed, PendingBuild, Postponed, Recording
 from .replacements import wait_for_replacements
 from .torch_types import AnyFunction, Kwargs
@@ -381,6 +382,13 @@ def _compile_again() -> None:
 
 
 Changes.notify = staticmethod(_compile_again)
+
+
+def _reply_to_rank(notes: Board, rank: int, question: str) -> None:
+    load("diagnostics.all_ranks").reply(notes, rank, question)
+
+
+listen("status", _reply_to_rank)
 
 
 def wait(timeout: float | None = None) -> bool:

@@ -86,6 +86,7 @@ __all__ = [
     "is_ours",
     "notebook_shell",
     "plain_title",
+    "this_rank",
     "warn",
     "warnings_deferred",
 ]
@@ -429,6 +430,14 @@ class _Deferred(threading.local):
 _deferred = _Deferred()
 
 
+def this_rank() -> int | None:
+    """Return this process's rank in a program of several processes, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank() if distributed.get_world_size() > 1 else None
+
+
 @contextmanager
 def warnings_deferred() -> Iterator[list[Any]]:
     """Collect the arguments of the block's calls of `warn`, on a thread that runs no user code."""
@@ -449,6 +458,8 @@ def warn(
     if _deferred.warnings is not None:
         _deferred.warnings.append((text, category, where))
         return
+    if (rank := this_rank()) is not None:
+        text = f"rank {rank}: {text}"
     if where is not None:
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return

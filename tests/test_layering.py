@@ -29,8 +29,8 @@ BASE = {
     "call_warnings", "replacements",
 }  # fmt: skip
 STAGES = BASE | {
-    "records", "late", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops",
-    "schedule", "codegen", "runtime",
+    "records", "late", "bytecode", "guards", "graph", "frame", "ranks", "trace", "autograd",
+    "loops", "schedule", "codegen", "runtime",
 }  # fmt: skip
 LARGEST_FOLDER = 25
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
@@ -68,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "guards": BASE | {"bytecode"},
     "graph": BASE | {"late"},
     "frame": BASE | {"bytecode", "guards", "records", "notice", "late", "_frame"},
+    "ranks": BASE | {"bytecode", "guards", "records", "frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
     "autograd": BASE | {"graph"},
     "loops": BASE | {"graph"},
@@ -79,7 +80,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "exporting": STAGES | {"compile"},
     "quantised_linear": {"errors"},
     "packaging": STAGES | {"artifact", "api", "compile", "dependencies"},
-    "api": BASE | {"frame", "compile", "records", "bytecode", "late"},
+    "api": BASE | {"frame", "ranks", "compile", "records", "bytecode", "late"},
     "lazy_mode": BASE | {"api", "frame", "graph", "late", "records"},
     "diagnostics": STAGES | {"api", "compile", "artifact"},
     "integrations": BASE | {"api"},

@@ -12,8 +12,14 @@ from torch.utils._pytree import tree_map_only
 from .table import private
 
 __all__ = [
-    "async_class", "gradient_bucket", "in_place_forms", "make_async", "reductions", "wait",
-]  # fmt: skip
+    "async_class",
+    "default_store",
+    "gradient_bucket",
+    "in_place_forms",
+    "make_async",
+    "reductions",
+    "wait",
+]
 
 _MODULE = "torch.distributed._functional_collectives"
 _IN_PLACE = {
@@ -90,3 +96,14 @@ def gradient_bucket() -> int | None:
     """
     module = _running_module()()
     return None if module is None else int(module.bucket_bytes_cap)
+
+
+@cache
+def _store_getter() -> Callable[[], Any]:
+    found: Callable[[], Any] = private("torch.distributed.distributed_c10d._get_default_store")
+    return found
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return _store_getter()()

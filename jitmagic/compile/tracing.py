@@ -24,6 +24,7 @@ from ..guards.check import is_number
 from ..guards.guard import ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Length, Source
+from ..ranks.sizes import agree
 from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
@@ -136,6 +137,7 @@ def _varying_sizes(handle: Handle, snapshot: FrameSnapshot) -> VaryingSizes:
     symbols at the graph break before this frame.
     """
     ledger, options = handle.ledger, handle.options
+    agree(handle, snapshot)
     differing = ledger.differing_sizes(snapshot)
     resumes = handle.resume_line is not None
     facts = handle.flat.root.resume_facts if resumes else ResumeFacts()

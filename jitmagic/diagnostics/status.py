@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from ..api import handles, tagged_handle
 from ..errors import RUN_NAME, UserLine
@@ -15,6 +16,7 @@ from ..frame.handle import Handle
 from ..frame.native import Entry
 from ..guards.source import Source, describe
 from ..guards.words import one_value
+from ..late import load
 from ..lazy_dataclass import dataclass, replace
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..runtime.precompiled import refusals
@@ -175,11 +177,15 @@ class Status:
         return table_html(self)
 
 
-def status(*targets: object) -> Status:
+def status(*targets: object, all_ranks: bool = False) -> Any:
     """Report calls, compiles and speed of `targets`, or of everything tagged that is alive.
 
+    all_ranks: report everything that is tagged in each process of a program of torch.distributed;
+        one rank asks, and the others need not call anything.
     Raises TypeError if a target is not tagged.
     """
+    if all_ranks:
+        return load("diagnostics.all_ranks").status_of_all_ranks()
     chosen = listed_handles() if not targets else map(tagged_handle, targets)
     return Status(tuple(map(card_of, chosen)), tuple(map(_without_header, refusals())))
 

@@ -89,7 +89,7 @@ class Handle:
         self.pay_back = PayBack()
         self._is_piece = isinstance(original, PieceOriginal)
         self._began_as_eager = not (root or self._is_piece)  # under the stance eager_then_compile
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
         self.dispatcher.owner, self.dispatcher.family = self, family
@@ -240,7 +240,7 @@ class Handle:
 
     def compile_for(self, values: Values, *, at_once: bool = True) -> bool:
         """Return whether an entry fits now, after compiling one if allowed, `at_once` or later."""
-        with self._lock:
+        with self.lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread has compiled it
             retries = self._retries
@@ -470,7 +470,7 @@ class Handle:
         """Return to the state before the first call (with new options); a root resets its family
         too.
         """
-        with self._lock:
+        with self.lock:
             if options is not None:
                 self.family.options = options
             if self.is_root:

@@ -157,6 +157,7 @@ class Ledger:
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries made since it was tagged
         self.noted: tuple[ValueEquals, ...] = ()  # the numbers that an eager call has reached
+        self.agreed: dict[Source, set[int]] = {}  # sizes that vary in other processes
         self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
         self._resized: WeakKeyDictionary[FrameSnapshot, list[Entry]] = WeakKeyDictionary()
@@ -208,6 +209,7 @@ class Ledger:
         self.wasted, self.begun, self.noted = 0, 0, ()
         self.speculates = True
         self.inlined_in.clear()
+        self.agreed.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
         """Use `other` for the same calls; return False if the entry is not in use any more."""
@@ -359,6 +361,8 @@ class Ledger:
                 if isinstance(guard, TensorMatch) and has_rank(guard, snapshot):
                     indices = differing_sizes(guard, snapshot) if entry in resized else set()
                     found.setdefault(guard.source, set()).update(indices, guard.free_indices)
+        for source, indices in self.agreed.items():
+            found.setdefault(source, set()).update(indices)
         return {source: indices for source, indices in found.items() if indices}
 
     def differing_loops(self, snapshot: FrameSnapshot) -> frozenset[int]:

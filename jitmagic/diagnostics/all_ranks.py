@@ -1,0 +1,61 @@
+"""Collects the status of all ranks of a distributed program, through notes (ranks.py).
+
+The rank that asks gets an answer from the thread of each other rank that reads notes, which also
+runs while that rank waits in a collective. Nothing is asked of ranks that have compiled nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..lazy_dataclass import dataclass
+from ..ranks.board import Board, board
+from .status import Status, status
+
+__all__ = ["RanksStatus", "reply", "status_of_all_ranks"]
+
+_TOPIC = "status"
+_PATIENCE = 5.0  # seconds that an answer may take
+
+
+@dataclass(frozen=True, slots=True)
+class RanksStatus:
+    """The status of each rank as text; None for one that did not answer."""
+
+    ranks: dict[int, str | None]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"rank {rank}\n{f'no answer in {_PATIENCE:.0f} s' if text is None else text}"
+            for rank, text in self.ranks.items()
+        )
+
+    __repr__ = __str__
+
+
+def status_of_all_ranks() -> Status | RanksStatus:
+    """Ask every rank for its status; in a program of one process, return its own."""
+    notes = board()
+    if notes is None:
+        own: Status = status()
+        return own
+    question = f"{notes.rank}-{time.monotonic_ns()}"
+    notes.post(_TOPIC, question)
+    ranks = {notes.rank: str(status())}
+    ends = time.monotonic() + _PATIENCE
+    while len(ranks) < notes.size and time.monotonic() < ends:
+        for rank in set(range(notes.size)) - ranks.keys():
+            if notes.store.check([key := _key(question, rank)]):
+                ranks[rank] = notes.store.get(key).decode()
+        time.sleep(0.02)
+    return RanksStatus({rank: ranks.get(rank) for rank in range(notes.size)})
+
+
+def reply(notes: Board, rank: int, question: str) -> None:
+    """Answer the question of another rank."""
+    if rank != notes.rank:
+        notes.store.set(_key(question, notes.rank), str(status()))
+
+
+def _key(question: str, rank: int) -> str:
+    return f"jitmagic/{_TOPIC}/{question}/{rank}"

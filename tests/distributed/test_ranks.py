@@ -1,0 +1,61 @@
+"""Ranks agree on sizes, say whom they wait for, and report together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ..processes import ROOT, child_environment
+
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("torch has no gloo", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], str]]:
+    """The answers and the standard error of both ranks."""
+    folder = str(tmp_path_factory.mktemp("ranks"))
+    command = [sys.executable, "-m", "tests.distributed.agreeing"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen([*command, str(rank), folder], env=child_environment(), cwd=ROOT, **pipes)
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(json.loads(out.splitlines()[-1]), error) for out, error in outputs]
+
+
+def test_every_rank_compiles_when_a_size_varies_on_one(ranks: Any) -> None:
+    assert [answers["compiles"] for answers, _ in ranks] == [2, 2]
+
+
+def test_a_rank_that_waits_says_for_whom(ranks: Any) -> None:
+    said = "the ranks wait for rank 1, which compiles total"
+    assert [said in error for _, error in ranks] == [True, False]
+
+
+def test_failures_name_their_rank(ranks: Any) -> None:
+    for rank, (answers, _) in enumerate(ranks):
+        assert answers["failure"].startswith(f"rank {rank}: ")
+
+
+def test_one_rank_reports_for_all(ranks: Any) -> None:
+    status = ranks[0][0]["status"]
+    assert sorted(status) == ["0", "1"]
+    assert all("loss: compiled" in text for text in status.values())
+
+
+def test_a_program_of_one_process_has_no_board(tmp_path: Path) -> None:
+    from jitmagic.ranks.board import board
+
+    assert board() is None
