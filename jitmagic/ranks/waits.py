@@ -38,7 +38,8 @@ _running = _Running()
 
 def _note_stage(recording: Recording, stage: RunningStage, begins: bool) -> None:
     now = time.monotonic()
-    if begins and not _running.depth and now - _running.ended > _PAUSE:
+    is_new = not _running.name or now - _running.ended > _PAUSE
+    if begins and not _running.depth and is_new:
         _running.name, _running.since = recording.name, now
     _running.ended = now
     # The stage in which the watch began ends without having begun.

@@ -1,0 +1,191 @@
+"""Trains a small GPT on several processes: eager beside jitmagic beside torch.compile.
+
+    torchrun --nproc-per-node 2 demos/distributed/train_gpt.py
+    torchrun --nproc-per-node 2 demos/distributed/train_gpt.py --parallel ddp --systems eager torch
+
+`ddp` copies the model to each process, `fsdp` shards the parameters of each layer, `tp` divides the
+matrices of each layer. All systems get the same weights and tokens, and must reach the same losses.
+Without a GPU the processes use gloo, and a smaller model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import jitmagic
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+
+
+@dataclass(frozen=True)
+class Size:
+    """The model, and the batch of one process."""
+
+    layers: int
+    width: int
+    heads: int
+    rows: int
+    tokens: int
+    words: int = 512
+
+
+SIZE = Size(12, 1024, 16, 8, 1024) if ON_GPU else Size(3, 128, 4, 4, 64)
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each behind a layer norm and with a residual."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        width = size.width
+        self.head = width // size.heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(x)
+        parts = (layer(y) for layer in (self.query, self.key, self.value))
+        heads = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """Predicts the next token."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.words = nn.Embedding(size.words, size.width)
+        self.places = nn.Parameter(0.02 * torch.randn(size.tokens, size.width))
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width)
+        self.head = nn.Linear(size.width, size.words)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+Tag = Callable[[nn.Module], nn.Module]
+
+
+def ddp(model: GPT, mesh: DeviceMesh, tag: Tag) -> nn.Module:
+    return tag(DistributedDataParallel(model))
+
+
+def fsdp(model: GPT, mesh: DeviceMesh, tag: Tag) -> nn.Module:
+    for block in model.blocks:
+        tag(block)
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def tp(model: GPT, mesh: DeviceMesh, tag: Tag) -> nn.Module:
+    columns = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
+    rows = dict.fromkeys(("out", "down"), RowwiseParallel())
+    for block in model.blocks:
+        parallelize_module(block, mesh, columns | rows)
+    return tag(model)
+
+
+def compiled_by_torch(module: nn.Module) -> nn.Module:
+    module.compile()
+    return module
+
+
+PARALLEL = {"ddp": ddp, "fsdp": fsdp, "tp": tp}
+SYSTEMS: dict[str, Tag] = {
+    "eager": lambda module: module,
+    "jitmagic": jitmagic.jit,
+    "torch": compiled_by_torch,
+}
+
+
+def batches(size: Size, number: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (size.rows, size.tokens + 1)
+    return [torch.randint(size.words, shape, generator=generator).to(DEVICE) for _ in range(number)]
+
+
+def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> list[str]:
+    """Train, and return a row of the table. The first two steps compile, and are not timed."""
+    torch.manual_seed(0)
+    model = PARALLEL[parallel](GPT(SIZE).to(DEVICE), mesh, SYSTEMS[system])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # Processes that divide a model work on the same rows.
+    seed = 0 if parallel == "tp" else dist.get_rank()
+    if ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
+    losses, times = [], []
+    for tokens in batches(SIZE, steps, seed):
+        synchronize()
+        begun = time.perf_counter()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=ON_GPU):
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        synchronize()
+        times.append(time.perf_counter() - begun)
+        losses.append(loss.item())
+    step = sorted(times[2:])[len(times[2:]) // 2]
+    processes = 1 if parallel == "tp" else dist.get_world_size()
+    rate = processes * SIZE.rows * SIZE.tokens / step
+    memory = f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB" if ON_GPU else "-"
+    cells = (parallel, system, f"{losses[0]:.4f}", f"{losses[-1]:.4f}")
+    return [*cells, f"{1e3 * step:.1f} ms", f"{rate:,.0f}", memory, f"{sum(times[:2]):.1f} s"]
+
+
+def synchronize() -> None:
+    if ON_GPU:
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parallel", nargs="+", choices=PARALLEL, default=list(PARALLEL))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["eager", "jitmagic"])
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    if ON_GPU:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group("nccl" if ON_GPU else "gloo")
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    heads = ["parallel", "system", "first loss", "last loss", "step", "tokens/s", "memory", "start"]
+    rows = [heads]
+    for parallel in options.parallel:
+        rows += [train(parallel, system, options.steps, mesh) for system in options.systems]
+    if dist.get_rank() == 0:
+        for row in rows:
+            print("  ".join(f"{cell:>10}" for cell in row), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
