@@ -5,6 +5,7 @@
     build_plan        slots, memory, launches, ATen calls and frees of a schedule
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
+    collapsed_axes    merges axes that are one in memory
     kernel            the kernel language: its statements; kernel_values has its values
     loop_form         builds the loop form of a kernel: loops around the passes of a nest
     linearize, linear_values   place and name values; expand lowers reductions for scalar loops

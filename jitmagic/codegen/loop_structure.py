@@ -17,25 +17,16 @@ splits them in turn. A scan is computed by each pass that uses it, along the pas
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from ..lazy_dataclass import dataclass, replace
 from ..loops.expr import (
-    Apply,
-    AxisVar,
     Expr,
-    Integer,
     Symbol,
     ValueIndex,
-    add,
     axes_of,
     leaves,
-    linear,
-    mul,
     position,
-    substitute,
 )
 from ..loops.free_axes import value_axes
 from ..loops.ir import (
@@ -57,15 +48,14 @@ from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.substitution import Rebuilder
 from ..schedule.tile import drop_unit_axes
 from ..symbols.context import Context
-from ..symbols.polynomial import divided, product
-from ..symbols.size import Dimension, Size, expr_of
+from ..symbols.size import Dimension, Size
 from ..symbols.symbolic_numbers import symbols_of
+from .collapsed_axes import with_collapsed_axes
 
 __all__ = [
     "Pass",
     "Structure",
     "by_value",
-    "coefficient",
     "inside",
     "nest_arguments",
     "nest_symbols",
@@ -121,7 +111,7 @@ class Structure:
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     """Flatten the indexes, collapse the axes, split into passes."""
-    flat = _collapse(_flatten(drop_unit_axes(nest), buffers))
+    flat = with_collapsed_axes(_flatten(drop_unit_axes(nest), buffers))
     nodes = walk(store_values(flat.stores))
     free = value_axes(nodes)
     read = {node.buffer for node in nodes if isinstance(node, Load)}
@@ -155,27 +145,6 @@ def by_value(kernel: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...
     # A nest stores on a GPU only.
     device = buffers[kernel.arguments[-1]].device
     return tuple(n for n, name in enumerate(kernel.arguments) if buffers[name].device != device)
-
-
-@lru_cache(maxsize=16384)
-def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
-    """Return the change of `offset` when `axis` moves by one: a number, or an expression of sizes;
-    None when it is neither.
-    """
-    total, sized = 0, Integer(0)  # type: int, Expr
-    for atom, factor in linear(offset)[1].items():
-        if atom == AxisVar(axis):
-            total += factor
-        elif axis in axes_of(atom):
-            step = divided(atom, AxisVar(axis))
-            if step is None or axes_of(step):
-                return None
-            sized = add(sized, mul(step, factor))
-    return total if isinstance(sized, Integer) else add(sized, Integer(total))
-
-
-def _as_expr(step: int | Expr) -> Expr:
-    return step if isinstance(step, Expr) else Integer(step)
 
 
 def offsets_in(kernel: Structure) -> list[Expr]:
@@ -224,66 +193,6 @@ def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         index = offset(store.buffer, [rebuild.expr(part) for part in store.index])
         stores.append(replace(store, index=index, value=rebuild.value(store.value)))
     return replace(nest, stores=tuple(stores))
-
-
-def _collapse(nest: Nest) -> Nest:
-    """Merge neighbouring axes (a, b) into one wherever every offset moves along them as one."""
-    while (pair := _collapsible(nest)) is not None:
-        nest = _merge_axes(nest, *pair)
-    return nest
-
-
-def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
-    together = {axes for axes in binders(nest) if axes}
-    pairs = {(a, b) for binder in together for a, b in itertools.pairwise(binder)}
-    if not pairs:
-        return None
-    nodes = walk(store_values(nest.stores))
-    offsets = {part for node in nodes if isinstance(node, Load) for part in node.index}
-    offsets.update(part for store in nest.stores for part in store.index)
-    values = {axis for n in nodes if isinstance(n, IndexValue) for axis in axes_of(n.expr)}
-    values |= {node.axis for node in nodes if isinstance(node, Scan)}
-    for a, b in sorted(pairs, key=lambda pair: (pair[0].name, pair[1].name)):
-        if a in values or b in values or not _always_together(a, b, together):
-            continue
-        if all(_moves_as_one(offset, a, b) for offset in offsets):
-            return a, b
-    return None
-
-
-def _always_together(a: Axis, b: Axis, binders: set[tuple[Axis, ...]]) -> bool:
-    for binder in binders:
-        if (a in binder or b in binder) and (a, b) not in itertools.pairwise(binder):
-            return False
-    return True
-
-
-def _moves_as_one(offset: Expr, a: Axis, b: Axis) -> bool:
-    step, wide = coefficient(offset, b), coefficient(offset, a)
-    if step is None or wide is None:
-        return False
-    return product(_as_expr(step), expr_of(b.extent)) is _as_expr(wide)
-
-
-def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
-    both = Axis(f"{a.name}_{b.name}", a.extent * b.extent)
-    joined: dict[Axis, Expr] = {a: Integer(0), b: AxisVar(both)}
-
-    def bind(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(both if axis == b else axis for axis in axes if axis != a)
-
-    def offset(expr: Expr) -> Expr:
-        constant, terms = linear(expr)
-        merged: Expr = Integer(constant)
-        for atom, factor in terms.items():
-            if isinstance(atom, Apply):
-                merged = add(merged, mul(substitute(atom, joined), factor))
-            elif atom != AxisVar(a):
-                merged = add(merged, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
-        return merged
-
-    rebuild = Rebuilder(on_expr=offset, on_axes=bind)
-    return replace(nest, outer=bind(nest.outer), stores=tuple(map(rebuild.store, nest.stores)))
 
 
 def passes_in(

@@ -15,11 +15,11 @@ import torch
 
 from ..devices import Target
 from ..lazy_dataclass import dataclass
-from ..loops.expr import Axis, Expr
+from ..loops.expr import Axis, Expr, coefficient
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, run_time_values, walk
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..symbols.size import Dimension, Size, hint_of, may_assume
-from .loop_structure import Pass, Structure, coefficient, scans_of
+from .loop_structure import Pass, Structure, scans_of
 
 __all__ = [
     "Lanes",

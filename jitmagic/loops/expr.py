@@ -49,6 +49,7 @@ __all__ = [
     "add",
     "axes_of",
     "bounds",
+    "coefficient",
     "coefficients",
     "dimension",
     "floordiv",
@@ -190,6 +191,23 @@ def _rejoined(total: Expr) -> Expr:
                 rest = add(total, mul(add(high, mul(atom, n)), -1))
                 return _rejoined(add(rest, both))
     return total
+
+
+@lru_cache(maxsize=16384)
+def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
+    """Return the change of `offset` when `axis` moves by one: a number, or an expression of sizes;
+    None when it is neither.
+    """
+    total, sized = 0, Integer(0)  # type: int, Expr
+    for atom, factor in linear(offset)[1].items():
+        if atom == AxisVar(axis):
+            total += factor
+        elif axis in axes_of(atom):
+            step = divided(atom, AxisVar(axis))
+            if step is None or axes_of(step):
+                return None
+            sized = add(sized, mul(step, factor))
+    return total if isinstance(sized, Integer) else add(sized, Integer(total))
 
 
 def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:

@@ -23,13 +23,13 @@ from ...loops.expr import (
     Mod,
     Symbol,
     axes_of,
+    coefficient,
     linear,
 )
 from ...loops.ir import Value
 from ...symbols.expr import integer
 from ..kernel import VarIndex
 from ..kernel_values import variables_in
-from ..loop_structure import coefficient
 from .assembly import Assembly, Register
 from .ops import OF_SIZES
 

@@ -22,6 +22,7 @@ from ...loops.expr import (
     add,
     axes_of,
     bounds,
+    coefficient,
     leaves,
     linear,
     mul,
@@ -45,7 +46,6 @@ from ..kernel import (
     Var,
     VarIndex,
 )
-from ..loop_structure import coefficient
 from ..text import OffsetText, argument_names, terms_text
 from .blocks import LONG_WIDE_BLOCK, WIDE_BLOCKS
 from .ops import INFIX, call_text, is_infix

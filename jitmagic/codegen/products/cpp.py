@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ...loops.expr import Axis, Expr
+from ...loops.expr import Axis, Expr, coefficient
 from ...loops.ir import Buffer, Load, Store, Value, walk
 from ...schedule.products import Product, products_of
 from ...symbols.size import Dimension, Size, hint_of
@@ -33,7 +33,7 @@ from ..kernel import (
 )
 from ..kernel import Store as KernelStore
 from ..loop_form import Body, params_of
-from ..loop_structure import Structure, coefficient
+from ..loop_structure import Structure
 from .dequantised_cpp import can_write_dequantised, dequantised_call, start_of
 
 __all__ = ["a_steps", "b_steps", "product_kernel", "products_in", "stores_of", "way_of"]

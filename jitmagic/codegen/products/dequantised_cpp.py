@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...loops.expr import Axis, Expr, Integer, axes_of, substitute
+from ...loops.expr import Axis, Expr, Integer, axes_of, coefficient, substitute
 from ...loops.ir import Cast, Load, Store, walk
 from ...schedule.products import Product, is_narrow
 from ..kernel import NATIVE, Argument, Call, Function, Group, Let, Pointer, Return, Var
 from ..kernel import Store as KernelStore
 from ..loop_form import Body
-from ..loop_structure import coefficient
 
 __all__ = ["can_write_dequantised", "dequantised_call", "start_of"]
 

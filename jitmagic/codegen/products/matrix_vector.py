@@ -8,13 +8,14 @@ the sums if enough loads are in flight: a program has a tile of ELEMENTS, 16 to 
 from __future__ import annotations
 
 from ...devices import Target
+from ...loops.expr import coefficient
 from ...loops.ir import Load, walk
 from ...schedule.score import extent_of, extent_product
 from ...symbols.size import Size, hint_of
 from ..config import TritonConfig
 from ..kernel import TileBlock
 from ..kernel_values import next_power
-from ..loop_structure import Structure, coefficient
+from ..loop_structure import Structure
 from ..triton.tile import Tile, has_far_offsets
 
 __all__ = ["is_matrix_vector", "vector_candidates", "vector_tile"]

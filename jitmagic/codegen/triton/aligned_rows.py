@@ -14,12 +14,12 @@ from collections.abc import Iterator
 import torch
 
 from ...lazy_dataclass import replace
-from ...loops.expr import Axis, Expr, Integer, axes_of, bounds, linear, substitute
+from ...loops.expr import Axis, Expr, Integer, axes_of, bounds, coefficient, linear, substitute
 from ...loops.ir import Load, run_time_values
 from ...symbols.size import Size
 from ...symbols.symbolic_numbers import symbols_of
 from ..kernel import TileBlock
-from ..loop_structure import Structure, coefficient
+from ..loop_structure import Structure
 
 __all__ = ["BLOCK", "aligned_block"]
 

@@ -14,6 +14,7 @@ from ...loops.expr import (
     Axis,
     Expr,
     Integer,
+    coefficient,
 )
 from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
 from ...operators.scalar import SCALARS
@@ -30,7 +31,6 @@ from ..kernel import (
     Total,
     Var,
 )
-from ..loop_structure import coefficient
 from .draws import draw_text
 from .offsets import TileOffsets
 from .ops import (

@@ -18,7 +18,7 @@ import torch
 from ...budget import check
 from ...devices import Target
 from ...errors import ToolchainError
-from ...loops.expr import linear
+from ...loops.expr import coefficient, linear
 from ...loops.ir import Buffer, Expr, Nest
 from ...schedule.products import Product
 from ...schedule.score import extent_of
@@ -32,7 +32,7 @@ from ..config import TritonConfig
 from ..kernel import Kernel
 from ..linearize import linearize
 from ..live_values import with_few_live_values
-from ..loop_structure import Structure, by_value, coefficient, offsets_in, structure
+from ..loop_structure import Structure, by_value, offsets_in, structure
 from ..plan import Config, KernelSource, LaunchGrid
 from ..products.matrix_vector import is_matrix_vector, vector_candidates, vector_tile
 from ..products.tensor_cores import dot_candidates, dot_product_in, dot_tile

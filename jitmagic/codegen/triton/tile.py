@@ -21,7 +21,7 @@ from math import prod
 
 from ...devices import Target
 from ...lazy_dataclass import dataclass, replace
-from ...loops.expr import Axis, Expr, bounds, magnitude_bound
+from ...loops.expr import Axis, Expr, bounds, coefficient, magnitude_bound
 from ...loops.ir import IndexValue, Load, Pick, Reduction, Scan, walk
 from ...operators.scalar import ORDERS
 from ...schedule.score import extent_of, extent_product
@@ -29,7 +29,7 @@ from ...symbols.size import Dimension, Size, hint_of, may_assume
 from ..config import TritonConfig
 from ..kernel import TileBlock
 from ..kernel_values import next_power
-from ..loop_structure import Structure, coefficient, offsets_in, picks_of, scans_of
+from ..loop_structure import Structure, offsets_in, picks_of, scans_of
 from .aligned_rows import BLOCK, aligned_block
 from .relative_sums import with_relative_sums
 
