@@ -10,7 +10,8 @@
     loop_form         builds the loop form of a kernel: loops around the passes of a nest
     linearize, linear_values   place and name values; expand lowers reductions for scalar loops
     live_values       orders the values of a point so that few are held at once
-    kernel_interpreter, kernel_verifier, kernel_walk   what a kernel means; what must hold of it
+    kernel_interpreter, kernel_evaluator   what statements and values mean
+    kernel_verifier, kernel_walk   what must hold of a kernel; its blocks and values
     scalar_loops, numba/   print kernels as scalar loops in any language, and in numba
     vector_lanes      the axis that vector lanes run along, and their number
     cpp/              C++ for vectors and threads
