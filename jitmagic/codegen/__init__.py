@@ -6,7 +6,7 @@
     equal_kernels     merges kernels that differ only in their buffers
     loop_structure    the loops and passes of a nest, from which every renderer starts
     collapsed_axes    merges axes that are one in memory
-    kernel            the kernel language: its statements; kernel_values has its values
+    kernel, kernel_tiles, kernel_values   the kernel language: its statements and values
     loop_form         builds the loop form of a kernel: loops around the passes of a nest
     linearize, linear_values   place and name values; expand lowers reductions for scalar loops
     live_values       orders the values of a point so that few are held at once

@@ -13,6 +13,7 @@
               | Trips(name, axis, most, body)   body, compiled once more for few steps of a loop
               | Parts(axis, size, stop, body)   a loop over parts, of which there is most often one
               | Program(blocks) | Open(block)   axes are tiles of points from here on, in this block
+              | Section(name, buffer, offset)   a buffer from an element on, which may be far
               | Dot(total, a, b)                a product of two tiles, on tensor cores
               | Barrier()                       the threads of a program wait for each other
               | LoadTile(tile, buffer, offset)  a transposed square of a buffer, in registers
@@ -20,12 +21,14 @@
               | WholeBlock(block, body)         the same for tiles of an open block
               | Function(name, axes, body) | Call(function, args)   a product, an attention
               | Return(value)                   the result of a function that a Call takes
-              | Set(var, value) | If(condition, body)   what `expand` makes of reductions.
+              | Set(var, value)                 var is value from here on, also after a loop
+              | If(condition, body).
     Value     = Var(name, dtype) | Result(total, dtype) | Partial(total, dtype)
               | TileRow(tile, row, dtype) | Divisor(value) | LanesBelow(bound, first)
               | Inside(value, block, fill) | Fold(op, value, block) | Prefix(op, value, block)
               | LaneCount(block)
               | Key(value, position) | Ordered(keys, block, places) | OfKey(key, part)
+              | Approximate(op, args)
               | Load | Constant | IndexValue | Compute | Cast          of loops/ir.py.
     Offset    = an expression of loops/expr.py: elements from the beginning of a buffer.
 
@@ -36,8 +39,9 @@ A For of kind "block", for the block interpreter, computes a block of points of 
 once. The interpreter chooses the grain of a Parallel itself.
 
 On a GPU a value that varies along the axes of an open TileBlock is a tile of its points. Points
-outside of the extent are neither read nor stored; Inside replaces their values where they would
-count, Fold combines the points of a block, and Prefix each point with those before it.
+outside of the extent are neither read, so that a Load is its `fill`, nor stored; Inside replaces
+their values where they would count, Fold combines the points of a block, and Prefix each point with
+those before it.
 
 A scan is an accumulator whose Result is read inside of its loop, after each Accumulate; in a tile
 it is a Prefix, joined with the accumulator of the blocks before. A row in order is Ordered keys.
@@ -61,12 +65,14 @@ from ..lazy_dataclass import dataclass
 from ..loops.ir import Axis, Expr, Integer, Value
 from ..symbols.size import Dimension, Size
 from ..symbols.symbolic_numbers import Symbol
+from .kernel_tiles import Barrier, Dot, Open, Program, Section, WholeBlock
 from .kernel_values import (
     BAD,
     BEGIN,
     END,
     INTEGERS,
     NATIVE,
+    Approximate,
     Divisor,
     Fold,
     Inside,
@@ -78,6 +84,7 @@ from .kernel_values import (
     Partial,
     Prefix,
     Result,
+    Statement,
     TileBlock,
     TileRow,
     Total,
@@ -86,19 +93,13 @@ from .kernel_values import (
 )
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Argument", "Atomic", "Barrier",
-    "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If", "Inside",
-    "Join", "Kernel", "Key", "LaneCount", "LanesBelow", "Let", "LoadTile", "OfKey", "Open",
-    "Ordered", "Parallel", "Param", "Partial", "Parts", "Pointer", "Prefix", "Program", "Result",
-    "Return", "Scratch", "Set", "Start", "Statement", "Store", "TileBlock", "TileRow", "Total",
-    "Trips", "Var", "VarIndex", "Whole", "WholeBlock",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Accumulate", "Approximate", "Argument", "Atomic",
+    "Barrier", "Call", "Check", "Divisor", "Dot", "Fold", "For", "Function", "Grain", "Group", "If",
+    "Inside", "Join", "Kernel", "Key", "LaneCount", "LanesBelow", "Let", "LoadTile", "OfKey",
+    "Open", "Ordered", "Parallel", "Param", "Partial", "Parts", "Pointer", "Prefix", "Program",
+    "Result", "Return", "Scratch", "Section", "Set", "Start", "Statement", "Store", "TileBlock",
+    "TileRow", "Total", "Trips", "Var", "VarIndex", "Whole", "WholeBlock",
 ]  # fmt: skip
-
-
-class Statement:
-    """Is the base of the statements."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,44 +196,6 @@ class Join(Statement):
 
 
 @dataclass(frozen=True, slots=True)
-class Program(Statement):
-    """Binds the outer axes: one program of the grid has a block of each, the last one fastest."""
-
-    blocks: tuple[TileBlock, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Open(Statement):
-    """Binds the axes of a block that begins at the variable `start` of a loop, at 0, or where the
-    block `beside` begins, whose points it has along another dimension of the tile. `is_whole`: all
-    of its points are inside of the extent.
-    """
-
-    block: TileBlock
-    start: Axis | None = None
-    is_whole: bool = False
-    beside: TileBlock | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Dot(Statement):
-    """Adds the product of two matrices: a over (rows, terms), b over (columns, terms). The total is
-    over (rows, across), the columns along the second dimension.
-    """
-
-    total: Total
-    a: Value
-    b: Value
-    blocks: tuple[TileBlock, TileBlock, TileBlock]  # rows, columns, terms
-    across: TileBlock
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier(Statement):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class Scratch(Statement):
     """Declares memory of `size` elements, each of `lanes` values. `parts_of`: they are Partials of
     that accumulator, which all threads of the kernel write.
@@ -265,14 +228,6 @@ class Whole(Statement):
 
     dtype: torch.dtype
     width: int
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WholeBlock(Statement):
-    """Compiles the body once more for the case that all points of the block are inside."""
-
-    block: TileBlock
     body: tuple[Statement, ...]
 
 

@@ -13,7 +13,7 @@ from functools import reduce
 import torch
 
 from ..lazy_dataclass import dataclass, field
-from ..loops.expr import Add, Apply, AxisVar, Expr, FloorDiv, Mod, Mul, ValueIndex, add
+from ..loops.expr import Add, Apply, AxisVar, Expr, FloorDiv, Mod, Mul, ValueIndex, add, axes_of
 from ..loops.ir import Axis, Cast, Compute, Constant, IndexValue, Load, Value
 from ..loops.values import identity
 from ..operators.scalar import REDUCTIONS, SCALARS
@@ -125,7 +125,10 @@ class Evaluator:
         if not source.numel():
             return fill
         at = self.offset(node.index[0])
-        kept = (at >= 0) & (at < source.numel())  # points outside of a tile are anywhere
+        kept = (at >= 0) & (at < source.numel())  # where the index of a Check is bad
+        axes = axes_of(node.index[0])
+        for block, mask in self.inside.items():
+            kept = kept if axes.isdisjoint(block.axes) else kept & mask
         if node.mask is not None:
             kept = kept & self.value(node.mask)
         return torch.where(kept, source[torch.where(kept, at, 0)], fill)

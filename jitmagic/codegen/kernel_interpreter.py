@@ -40,6 +40,7 @@ from .kernel import (
     Parts,
     Program,
     Scratch,
+    Section,
     Set,
     Start,
     Statement,
@@ -143,7 +144,7 @@ class _State(Evaluator):
             case Open(block, beside=TileBlock() as other):
                 self.open(block, self.starts[other])
             case Open(block, start):
-                self.open(block, torch.tensor(0) if start is None else self.axes[start])
+                self.open(block, self.offset(start))
             case Parallel(units, _, body):
                 self.axes |= {BEGIN: torch.tensor(0), END: torch.tensor(self.size(units))}
                 self.run(body)
@@ -165,16 +166,15 @@ class _State(Evaluator):
                 self.relate(total, self.value(value), kept)
             case Accumulate(total, value, position):
                 self.accumulate(total, self.value(value), position)
-            case Dot(total, a, b, (_, columns, terms), across):
-                products = self.value(a).to(total.var.dtype) * self.value(b).to(total.var.dtype)
-                sums = products.sum(self.dimensions[terms], keepdim=True)
-                part = sums.transpose(self.dimensions[columns], self.dimensions[across])
-                self.join(total, part)
+            case Dot():
+                self.dot(statement)
             case Join(total, part):
                 self.join(total, self.value(part))
             case Scratch(name, dtype, size):
                 count = int(self.offset(size)) if isinstance(size, Expr) else size
                 self.memory[name] = torch.empty(count, dtype=dtype)
+            case Section(name, buffer, offset):
+                self.memory[name] = self.memory[buffer][int(self.offset(offset)) :]
             case LoadTile(tile):
                 self.tiles[tile] = statement
             case Check():
@@ -264,6 +264,14 @@ class _State(Evaluator):
             self.known[total.count] = count + 1
         self.join(total, torch.where(kept, value, identity(total.op, value.dtype)))
         self.known[total.relative] = torch.where(kept, after, relative)
+
+    def dot(self, dot: Dot) -> None:
+        """Add the products along the terms of the left operand, to which those of the right go."""
+        (_, terms), dtype = dot.left, dot.total.var.dtype
+        a, b = self.value(dot.a).to(dtype), self.value(dot.b).to(dtype)
+        for block, to in zip(dot.right, (terms, dot.across), strict=True):
+            b = b.transpose(self.dimensions[block], self.dimensions[to])
+        self.join(dot.total, (a * b).sum(self.dimensions[terms], keepdim=True))
 
     def join(self, total: Total, part: Tensor) -> None:
         before = self.known[total.var]

@@ -7,15 +7,21 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ..lazy_dataclass import dataclass
-from ..loops.ir import Axis, Expr, Value
+from ..loops.ir import Axis, Compute, Expr, Value
 from ..symbols.expr import Leaf, leaves
 from ..symbols.size import Dimension, Size, is_same, upper_bound
 
 __all__ = [
-    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Divisor", "Fold", "Inside", "Key", "LaneCount",
-    "LanesBelow", "OfKey", "Ordered", "Partial", "Prefix", "Result", "TileBlock", "TileRow",
-    "Total", "Var", "VarIndex", "next_power", "variables_in",
+    "BAD", "BEGIN", "END", "INTEGERS", "NATIVE", "Approximate", "Divisor", "Fold", "Inside", "Key",
+    "LaneCount", "LanesBelow", "OfKey", "Ordered", "Partial", "Prefix", "Result",
+    "Statement", "TileBlock", "TileRow", "Total", "Var", "VarIndex", "next_power", "variables_in",
 ]  # fmt: skip
+
+
+class Statement:
+    """Is the base of the statements."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +110,11 @@ class TileRow(Value):
 
 
 @dataclass(frozen=True, eq=False)
+class Approximate(Compute):
+    """Is an operation that may err by a few units in the last place, if that is faster."""
+
+
+@dataclass(frozen=True, eq=False)
 class Divisor(Value):
     """Is a number by which a kernel divides often."""
 
@@ -153,7 +164,8 @@ def next_power(n: int) -> int:
 @dataclass(frozen=True, slots=True)
 class TileBlock:
     """Covers `size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`:
-    a dynamic extent is assumed to be no larger.
+    a dynamic extent is assumed to be no larger. `group`: blocks are visited in groups of so many
+    points, the last of which may run past the extent.
 
     `row`: the place in memory of the first point, where most accesses are. The first block then
     begins before it, at a multiple of `unit`, so that accesses of several elements are aligned.
@@ -166,6 +178,7 @@ class TileBlock:
     fits: bool = False
     row: Expr | None = None
     unit: int = 1
+    group: int = 1
 
     @property
     def reach(self) -> Dimension:
@@ -185,7 +198,7 @@ class TileBlock:
     @property
     def ragged(self) -> bool:
         """Return whether the last block may run past the extent."""
-        return self.row is not None or not is_same(self.extent % self.size, 0)
+        return self.row is not None or not is_same(self.extent % max(self.size, self.group), 0)
 
 
 @dataclass(frozen=True, eq=False)

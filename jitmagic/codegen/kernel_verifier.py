@@ -4,8 +4,10 @@ In: a Kernel of the linear form. Raises VerifyError with the first rule that is 
   - a variable is defined once, before its uses, in a block around them; only a variable of a Let,
     an accumulator or BAD is set;
   - an axis is bound by one loop around its uses;
-  - offsets hold axes, sizes and checked indexes; buffers are parameters, and those stored to are
-    written; a stored value has the dtype of its buffer;
+  - offsets hold axes, sizes and variables, as which run-time indexes are checked; buffers are
+    parameters or sections of them, and those stored to are written; a stored value has the dtype
+    of its buffer;
+  - a product is over blocks that are open;
   - operands of a scalar operation have one dtype, which the operation takes.
 """
 
@@ -44,6 +46,7 @@ from .kernel import (
     Result,
     Return,
     Scratch,
+    Section,
     Set,
     Start,
     Statement,
@@ -85,18 +88,27 @@ class _Verifier:
             match statement:
                 case Program(blocks):
                     axes |= frozenset(axis for block in blocks for axis in block.axes)
-                case Open(block):
+                case Open(block, start):
+                    self.offset(start, known, axes, statement)
                     axes |= frozenset(block.axes)
                 case Let(Var() as var) | Check(var):
                     known |= self.define((var,), statement)
                 case Start(total):
                     known |= self.define(_variables(total), statement)
-                case Accumulate(total) | Join(total) | Dot(total):
+                case Accumulate(total) | Join(total):
                     self.require(total.var in known, "no Start", statement)
+                case Dot(total, _, _, left, right, across):
+                    self.require(total.var in known, "no Start", statement)
+                    over = {axis for block in (*left, *right, across) for axis in block.axes}
+                    self.require(over <= axes, "a block that is not open", statement)
                 case Set(var):
                     self.require(var in known, f"{var.name} is not defined", statement)
                 case Scratch(name, dtype):
                     self.params[name] = Param(name, dtype, written=True)
+                case Section(name, buffer, offset):
+                    self.require(buffer in self.params, f"no parameter {buffer}", statement)
+                    self.offset(offset, known, axes, statement)
+                    self.params[name] = self.params[buffer]
                 case Store():
                     self.store(statement, known, axes)
                 case LoadTile(tile, buffer=buffer, offset=offset):

@@ -194,7 +194,7 @@ class LinearValues:
                 below = self.lanes_below(node, depth) if self.style.lane_bounds else None
                 if below is not None:
                     return below
-                return Compute(op, tuple([self.reach(arg, depth) for arg in args]), dtype)
+                return type(node)(op, tuple([self.reach(arg, depth) for arg in args]), dtype)
             case IndexValue(expr=expr, dtype=dtype):
                 return IndexValue(self.offset(expr, depth), dtype)
             case Inside(value=value):

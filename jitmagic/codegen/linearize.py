@@ -40,6 +40,7 @@ from .kernel import (
     Result,
     Return,
     Scratch,
+    Section,
     Set,
     Start,
     Statement,
@@ -107,7 +108,7 @@ class _Linear(LinearValues):
             if not isinstance(each, Store):
                 return
             yield each
-            if each.buffer not in self.params:  # a scratch row
+            if each.buffer not in self.params:  # a scratch row, or a section
                 return
 
     def statement(self, each: Statement) -> None:
@@ -146,7 +147,7 @@ class _Linear(LinearValues):
                 self.emit(each)
             case Return(value):
                 self.emit(Return(self.use(value)))
-            case Start() | Scratch() | LoadTile():
+            case Start() | Scratch() | Section() | LoadTile():
                 self.emit(each)
             case _:
                 raise TypeError(f"no linear form of {type(each).__name__}")

@@ -64,7 +64,7 @@ def identity(op: str, dtype: torch.dtype) -> Number:
         return 1
     if op == "logsumexp":
         return -math.inf
-    low = op in ("max", "argmax")
+    low = op in ("max", "max_number", "argmax")
     if dtype.is_floating_point:
         return -math.inf if low else math.inf
     if dtype == torch.bool:

@@ -99,6 +99,7 @@ REDUCTIONS: Mapping[str, str] = {
     **{"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and"},
     **dict.fromkeys(("max", "argmax"), "maximum"),
     **dict.fromkeys(("min", "argmin"), "minimum"),
+    "max_number": "fmax",  # which skips NaN
     "logsumexp": "logaddexp",
 }
 """Reductions of the loop IR, each with the scalar operation that combines two values."""

@@ -21,6 +21,7 @@ from jitmagic.codegen.kernel import (
     For,
     Kernel,
     Let,
+    Section,
     Set,
     Store,
     Var,
@@ -34,7 +35,7 @@ from jitmagic.codegen.loop_structure import structure
 from jitmagic.codegen.triton.renderer import TritonRenderer
 from jitmagic.errors import VerifyError
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import Buffer, Constant, LoopProgram, Nest
+from jitmagic.loops.ir import Buffer, Constant, Integer, LoopProgram, Nest
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.plan_interpreter import PlanRunner
@@ -157,6 +158,7 @@ MALFORMED = {
     "axis is bound twice": lambda body: (For((loop_axis(),), body),),
     "into no written parameter": lambda body: (*body[:-1], replace(body[-1], buffer="p")),
     "of another dtype": lambda body: (*body[:-1], replace(body[-1], value=LONG)),
+    "no parameter absent": lambda body: (Section("part", "absent", Integer(0)), *body),
     "is not bound": None,
     "acc is not defined": lambda body: (*body, Set(Var("acc", torch.int64), LONG)),
 }

@@ -85,7 +85,7 @@ def dot_tile(kernel: Structure, product: Product, target: Target, overrides: Tri
             for side in (product.a, product.b))  # fmt: skip
     in_flight = step * (rows * a + columns * b)
     stages = overrides.stages or min(stages, max(MOST_BYTES // in_flight, 2))
-    return Tile(outer, inner, overrides.warps or 4, wide, stages, turned)
+    return Tile(outer, inner, overrides.warps or 4, wide, stages, (turned,))
 
 
 def dot_candidates(tile: Tile) -> tuple[TritonConfig, ...]:

@@ -20,6 +20,7 @@ from ...loops.ir import Cast, Compute, Constant, IndexValue, Load, Value
 from ...operators.scalar import SCALARS
 from ...symbols.size import hint_of, upper_bound
 from ..kernel import (
+    Approximate,
     Fold,
     Inside,
     Key,
@@ -31,9 +32,10 @@ from ..kernel import (
     Total,
     Var,
 )
+from .addresses import TileAddresses
 from .draws import draw_text
-from .offsets import TileOffsets
 from .ops import (
+    APPROXIMATE,
     INFIX,
     WIDE,
     cast_text,
@@ -50,14 +52,14 @@ from .tile import Tile
 __all__ = ["TritonExpressions"]
 
 
-class TritonExpressions(TileOffsets):
+class TritonExpressions(TileAddresses):
     """Prints expressions of one kernel. `by_value`: buffers that are CPU scalars, passed as
     numbers.
     """
 
     def __init__(self, tile: Tile, names: Mapping[str, str], by_value: Iterable[str] = ()) -> None:
-        super().__init__(tile)
-        self.names, self.by_value = names, frozenset(by_value)
+        super().__init__(tile, names)
+        self.by_value = frozenset(by_value)
         self.is_half = False  # all results have 16 bits
         self.folded: set[Var] = set()  # sums over a block
         self.fills_tile = False  # the value that is written is an operand of one that does
@@ -123,7 +125,7 @@ class TritonExpressions(TileOffsets):
         match node:
             case Compute("philox"):
                 return draw_text(self, node)
-            case Compute(dtype=torch.float32) if self.is_half and (text := self.approximate(node)):
+            case Compute(dtype=torch.float32) if text := self.approximate(node):
                 return text
             case Var(name):
                 return name
@@ -178,6 +180,10 @@ class TritonExpressions(TileOffsets):
         that of rounding a result to 16 bits at least 5e-4.
         """
         match node:
+            case Approximate(op):
+                return APPROXIMATE[op].format(*self.operands(node))
+            case Compute() if not self.is_half:
+                return None
             case Compute("add", (Compute("erf", (x,)), Constant(1.0))):
                 return f"{self.helper('erf_plus_one')}({self.value(x)})"
             case Compute("exp", (x,)):
@@ -222,22 +228,19 @@ class TritonExpressions(TileOffsets):
             if node.mask is None:
                 return name
             return f"tl.where({self.value(node.mask)}, {name}, {_fill(node)})"
-        axes, at, is_first = self.axes_in(offset), self.index(offset), offset == Integer(0)
+        axes, pointer = self.axes_in(offset), self.pointer(node.buffer, offset)
         masks = self.masks(axes)
         if node.mask is not None:
             masks.append(self.closed(node.mask))
             # tl.load requires pointers of at least the shape of their mask.
             wide = self.shape(self.blocks_over(axes | self.axes_of(node.mask)))
             if wide != self.shape(self.blocks_over(axes)):
-                at = self.spread_index(offset, wide, "tl.int32")
-                is_first = False
+                pointer = f"{name} + {self.spread_index(offset, wide, 'tl.int32')}"
         if self.fills_tile and self.is_row(offset, axes):
             # All rows load it, as they load their own elements: Triton would bring the elements of
             # a few rows, which it spreads over threads otherwise, to the layout of the one row.
             shape = self.shape({*self.blocks_over(axes), *self.tile.spread})
-            at = self.spread_index(offset, shape, "tl.int32")
-            is_first = False
-        pointer = name if is_first else f"{name} + {at}"
+            pointer = f"{name} + {self.spread_index(offset, shape, 'tl.int32')}"
         if not masks:
             return f"tl.load({pointer})"
         return f"tl.load({pointer}, mask={' & '.join(masks)}, other={_fill(node)})"

@@ -95,7 +95,7 @@ class _TileLoops(LoopBuilder):
         axes = self.kernel.summed
         row = TileBlock(self.new_name("k"), axes, extent_of(axes), 1)
         at = _loop_of(row)
-        loop = For((at,), (Open(row, at), *self.rows()), stages=self.tile.stages)
+        loop = For((at,), (Open(row, AxisVar(at)), *self.rows()), stages=self.tile.stages)
         across = tuple(axis for axis in self.kernel.outer if axis not in axes)
         stores = (
             Store(each.buffer, each.index[0], Result(total, each.value.dtype),
@@ -184,23 +184,22 @@ class _TileLoops(LoopBuilder):
         """
         size, extent = block.size, block.extent
         if block.row is None or isinstance(extent, Size):
-            inside = (Open(block, start), *body)
+            inside = (Open(block, AxisVar(start)), *body)
             return (For((start,), inside, step=size, stages=self.tile.stages),)
         last = extent // size * size  # the first place at which a step can be past the end
         if last + size < block.reach:  # or two steps can
-            inside = (Open(block, start), WholeBlock(block, body))
+            inside = (Open(block, AxisVar(start)), WholeBlock(block, body))
             return (For((start,), inside, step=size, stages=self.tile.stages),)
-        inside = (Open(block, start, is_whole=True), *body)
+        inside = (Open(block, AxisVar(start), is_whole=True), *body)
         whole = For((start,), inside, start=Integer(size), stop=Integer(last), step=size,
                     stages=self.tile.stages)  # fmt: skip
-        ends = For((start,), (Open(block, start), *body), step=last)
+        ends = For((start,), (Open(block, AxisVar(start)), *body), step=last)
         return (whole, ends)
 
     def _multiplied(self, product: Product, block: TileBlock) -> Body:
         """Sum the products of two operands in steps, by tensor cores."""
         rows, across = self.tile.outer
-        columns = self.tile.turned
-        assert columns is not None
+        (columns,) = self.tile.down
         var = Var(self.new_name("acc"), torch.float32)
         axes = (*rows.axes, *across.axes)
         total = Total("sum", block.axes, var.dtype, var, method="dot", tile=axes)
@@ -209,7 +208,8 @@ class _TileLoops(LoopBuilder):
         b = Rebuilder({product.n: AxisVar(columns.axes[0])}).value(b)
         if block.ragged:  # a scale that is not finite makes NaN of the zeros beyond the end
             b = Inside(b, block, 0, b.dtype)
-        body = (Open(block, start), Dot(total, a, b, (rows, columns, block), across))
+        dot = Dot(total, a, b, (rows, block), (block, columns), across)
+        body = (Open(block, AxisVar(start)), dot)
         loop = For((start,), body, step=block.size, stages=self.tile.stages)
         opened = Open(columns, beside=across)
         return (opened, Start(total), loop, Let(product.total, Result(total, var.dtype)))
@@ -231,7 +231,7 @@ class _TileLoops(LoopBuilder):
             totals: dict[Accumulated, Total] = {point: total}
             body = self.point(inside, bound | frozenset(axes), ready, totals)
             body = self._entered(body, totals, None)
-            made += [Start(total), For((start,), (Open(block, start), *body))]
+            made += [Start(total), For((start,), (Open(block, AxisVar(start)), *body))]
             made.append(Let(node, Result(total, node.dtype)))
         return tuple(made)
 

@@ -95,12 +95,16 @@ class TileOffsets(OffsetText):
         if block.size == 1:
             return ""
         wide = ".to(tl.int64)" if self.tile.wide and block not in self.tile.outer else ""
+        return self.lanes(block) + wide
+
+    def lanes(self, block: TileBlock) -> str:
+        """Return the positions of a block of several points in 32 bits."""
         text = f"tl.arange(0, {block.size})"
         if self.tile.rank > 1:
             mine = self.dimension(block)
             spots = (":" if d == mine else "None" for d in range(self.tile.rank))
             text += f"[{', '.join(spots)}]"
-        return text + wide
+        return text
 
     def bind(self, axis: Axis, block: TileBlock) -> None:
         """Let the variable of that name hold positions of a block."""

@@ -6,8 +6,8 @@ throughout:
   - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
   - division and square root are the correctly rounded ones and transcendental functions are
     libdevice's, which eager's CUDA kernels call; tl.exp and the like are approximations and are not
-    used, but in sums relative to their largest term, where the error is that of the largest, and
-    in kernels whose results all have 16 bits (TritonExpressions.approximate);
+    used, but for an Approximate, in sums relative to their largest term, where the error is that
+    of the largest, and in kernels whose results all have 16 bits (TritonExpressions.approximate);
   - integer division and remainder round down, maximum and minimum propagate NaN, as in torch.
 """
 
@@ -25,6 +25,7 @@ from ...operators.scalar import SCALARS, line_of
 from .device_functions import HELPERS, PROPAGATE_NAN
 
 __all__ = [
+    "APPROXIMATE",
     "INFIX",
     "TL_DTYPES",
     "WIDE",
@@ -103,6 +104,7 @@ _FLOAT: Mapping[str, str] = {
     "remainder": "remainder_float({0}, {1})",
     "logaddexp": "combine_logsumexp({0}, {1})",
 }
+APPROXIMATE: Mapping[str, str] = {"exp2": "tl.exp2({0})", "truediv": "tl.fdiv({0}, {1})"}
 _SINGLE: Mapping[str, str] = {
     "truediv": "tl.div_rn({0}, {1})",
     "reciprocal": f"tl.div_rn({_ONE}, {{0}})",

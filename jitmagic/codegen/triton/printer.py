@@ -7,16 +7,14 @@ do: the error surfaces at the next synchronisation. Points outside the extents a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import count
-from math import prod
 
 import torch
 
-from ...loops.expr import Expr, Integer
+from ...loops.expr import Expr
 from ...loops.ir import Value
 from ...loops.values import HALVES, identity
-from ...symbols.size import Dimension, is_same
 from ..kernel import (
     Accumulate,
     Atomic,
@@ -32,6 +30,8 @@ from ..kernel import (
     Prefix,
     Program,
     Result,
+    Section,
+    Set,
     Start,
     Statement,
     Store,
@@ -40,9 +40,10 @@ from ..kernel import (
     Var,
     WholeBlock,
 )
+from ..kernel_walk import statements
 from ..linearize import Style
-from .expressions import TritonExpressions
 from .ops import cast_text, typed
+from .programs import ProgramText
 from .tile import Tile
 
 __all__ = ["FEW_PLACES", "STYLE", "TritonText"]
@@ -51,10 +52,15 @@ FEW_PLACES = 16  # keys that are found one after the other faster than all are s
 STYLE = Style(longest=7, tiles=True)
 # Other reductions call the device function combine_*.
 _JOIN: Mapping[str, str] = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
-_FOLD: Mapping[str, str] = {"sum": "tl.sum", "any": "tl.max", "all": "tl.min"}
+_FOLD: Mapping[str, str] = {
+    "sum": "tl.sum",
+    "any": "tl.max",
+    "all": "tl.min",
+    "max_number": "tl.max",
+}
 
 
-class TritonText(TritonExpressions):
+class TritonText(ProgramText):
     """Prints one kernel."""
 
     def __init__(
@@ -63,34 +69,24 @@ class TritonText(TritonExpressions):
         super().__init__(tile, names, by_value)
         self.kernel, written = kernel, [param.dtype for param in kernel.params if param.written]
         self.is_half = HALVES.issuperset(written)
-        self.lines_: list[str] = []
-        self.indent = 0
         self._numbers = count()
 
     def lines(self) -> list[str]:
         """Return the body of the function, not indented."""
-        if not self.tile.wide:  # sizes are int64: arithmetic of 32 bits is faster
-            for symbol in self.kernel.sizes:
+        has_sections = any(isinstance(each, Section) for each in statements(self.kernel.body))
+        for symbol in self.kernel.sizes:
+            if has_sections:
+                self.line(f"{symbol.name}_wide = {symbol.name}")
+            if not self.tile.wide:  # sizes are int64: arithmetic of 32 bits is faster
                 self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
         self.block(self.kernel.body)
         return self.lines_
 
     # -- statements ------------------------------------------------------------------------------
 
-    def line(self, text: str) -> None:
-        self.lines_.append(f"{'    ' * self.indent}{text}")
-
     def block(self, body: Iterable[Statement]) -> None:
         for statement in body:
             self.statement(statement)
-
-    def inside(self, head: str, body: Iterable[Statement]) -> None:
-        self.line(head)
-        outside, self.scope = self.scope, self.scope.inside()
-        self.indent += 1
-        self.block(body)
-        self.indent -= 1
-        self.scope = outside
 
     def statement(self, each: Statement) -> None:
         match each:
@@ -99,13 +95,17 @@ class TritonText(TritonExpressions):
             case Open(block, beside=TileBlock() as other):
                 self.open(block, self.scope.starts[other])
             case Open(block, start, is_whole):
-                self.open(block, "" if start is None else start.name, is_whole=is_whole)
+                self.open(block, self.first(block, start), is_whole=is_whole)
+            case Section(name, buffer, offset):
+                self.line(f"{name} = {self.section(name, buffer, offset)}")
             case For():
                 self.loop(each)
             case WholeBlock(block, body):
                 self.whole_block(block, body)
             case Let(Var() as var, value):
                 self.let(var, value)
+            case Set(var, value):
+                self.line(f"{var.name} = {self.value(value)}")
             case Start(total):
                 self.start(total)
             case Accumulate(total, value, _, block) if total.relative is not None:
@@ -123,86 +123,6 @@ class TritonText(TritonExpressions):
                 self.store(each)
             case _:
                 raise TypeError(f"no Triton for {each!r}")
-
-    def program(self, blocks: Sequence[TileBlock]) -> None:
-        """Define the blocks of this program, by its number."""
-        before: list[int | str] = []
-        pid = "tl.program_id(0)" + (".to(tl.int64)" if self.tile.wide else "")
-        if len(blocks) > 1:
-            self.line(f"pid = {pid}")
-            pid = "pid"
-        opened: list[tuple[TileBlock, str, int]] = []
-        for number, block in reversed(list(enumerate(blocks))):
-            start = pid if all(n == 1 for n in before) else f"{pid} // {_product(before)}"
-            before.append(self.programs(block))
-            if not all(other.single for other in blocks[:number]):
-                start += f" % {before[-1]}"
-            if block.size > 1 and not block.single:
-                opened.append((block, start if start == pid else f"({start})", block.size))
-            else:
-                opened.append((block, start if block.size == 1 else "", 1))
-        # Where an aligned block begins depends on the row.
-        for block, start, factor in sorted(opened, key=lambda each: each[0].row is not None):
-            self.open(block, start, factor)
-
-    def programs(self, block: TileBlock) -> int | str:
-        """Return the number of programs along a block."""
-        if block.single or isinstance(block.count, int):
-            return 1 if block.single else int(block.count)
-        extent = self.size_text(block.reach)
-        return extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})"
-
-    def open(self, block: TileBlock, origin: str, factor: int = 1, is_whole: bool = False) -> None:
-        """Define the positions of a block, its mask and its axes."""
-        points = self.positions(block)
-        start = origin if factor == 1 else f"{origin} * {factor}"
-        self.scope.starts[block] = start
-        text = " + ".join(part for part in (start, points) if part)
-        flat = block.axes[0].name if len(block.axes) == 1 else block.name
-        if block.row is not None:
-            self.open_aligned(block, flat, start, points, is_whole)
-            return
-        if block not in self.all_blocks:  # a point of a loop, whose variable is an int32
-            text = f"{start} + tl.full([], 0, {self.position_dtype})"
-        self.line(f"{flat} = {text}")
-        if block.ragged:
-            self.line(f"{flat}_in = {flat} < {self.size_text(block.extent)}")
-            self.scope.masks[block] = f"{flat}_in"
-        self.scope.flat[block] = flat
-        below: Dimension = 1
-        for number, axis in reversed(list(enumerate(block.axes))):
-            text = flat if is_same(below, 1) else f"{flat} // {self.size_text(below)}"
-            if number:
-                text += f" % {self.size_text(axis.extent)}"
-            if text != axis.name:
-                self.line(f"{axis.name} = {text}")
-            below = below * axis.extent
-
-    def open_aligned(
-        self, block: TileBlock, flat: str, start: str, points: str, is_whole: bool
-    ) -> None:
-        """Define the positions of a block that begins where memory is aligned."""
-        assert block.row is not None
-        row, unit, extent = f"{flat}_row", block.unit, self.size_text(block.extent)
-        self.line(f"{row} = {self.index(block.row)}")
-        self.line(f"{flat}_at = {row} // {unit} * {unit} + {start} + {points}")
-        self.line(f"{flat} = {flat}_at - {row}")
-        self.scope.flat[block] = flat
-        if is_whole:
-            return
-        self.line(f"{flat}_in = ({flat} >= 0) & ({flat} < {extent})")
-        self.scope.masks[block] = f"{flat}_in"
-
-    def whole_block(self, block: TileBlock, body: Sequence[Statement]) -> None:
-        """Write the body without masks and with them."""
-        flat = self.scope.flat[block]
-        first = f"{flat}_first"
-        self.line(f"{first} = {self.scope.starts[block]} - {flat}_row % {block.unit}")
-        end = f"{first} + {block.size} <= {self.size_text(block.extent)}"
-        mask = self.scope.masks.pop(block)
-        self.inside(f"if ({first} >= 0) & ({end}):", body)
-        self.scope.masks[block] = mask
-        self.inside("else:", body)
 
     def loop(self, loop: For) -> None:
         (axis,) = loop.axes
@@ -237,8 +157,7 @@ class TritonText(TritonExpressions):
         held, dtype = total.var.name, total.var.dtype
         self.axes[total.var] = frozenset(total.tile)
         if total.method == "dot":
-            rows, columns = self.tile.outer
-            self.line(f"{held} = tl.zeros([{rows.size}, {columns.size}], tl.float32)")
+            self.line(f"{held} = tl.zeros({self.shape(self.blocks_over(total.tile))}, tl.float32)")
             return
         shape = self.shape(self.blocks_over(total.tile))
         start = typed(identity(total.op, dtype), dtype, shape)
@@ -350,10 +269,13 @@ class TritonText(TritonExpressions):
 
     def dot(self, each: Dot) -> None:
         """Add the product of two matrices, by tensor cores."""
-        (rows, columns, terms), held = each.blocks, each.total.var.name
-        a, b = self.matrix(each.a, {rows, terms}), self.matrix(each.b, {columns, terms})
+        a, b = self.matrix(each.a, {*each.left}), self.matrix(each.b, {*each.right})
+        if self.dimension(each.right[0]) == self.dimension(each.left[1]):
+            b = f"tl.trans({b})"
+        held = each.total.var.name
+        # Without it float32 products would be rounded to TF32.
         exact = ', input_precision="ieee"' if each.a.dtype == torch.float32 else ""
-        self.line(f"{held} = tl.dot({a}, tl.trans({b}), {held}{exact})")
+        self.line(f"{held} = tl.dot({a}, {b}, {held}{exact})")
 
     def matrix(self, value: Value, blocks: set[TileBlock]) -> str:
         """Return an operand of a product, which need not vary along both dimensions."""
@@ -363,18 +285,17 @@ class TritonText(TritonExpressions):
 
     def store(self, store: Store) -> None:
         blocks = self.blocks_over(store.axes)
-        name, offset = self.names[store.buffer], store.offset
         value, masks = self.value(store.value), self.masks(store.axes)
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if isinstance(store, Atomic):
-            where = self.index(offset)
+            where = self.index(store.offset)
             if any(block.size > 1 for block in blocks):
-                where = self.spread_index(offset, self.shape(blocks), self.position_dtype)
+                where = self.spread_index(store.offset, self.shape(blocks), self.position_dtype)
+            place = f"{self.names[store.buffer]} + {where}"
             # The default, acq_rel, would add fences, which sums in no particular order do not need.
-            self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
+            self.line(f'tl.atomic_add({place}, {value}{mask}, sem="relaxed")')
             return
-        pointer = name if offset == Integer(0) else f"{name} + {self.index(offset)}"
-        self.line(f"tl.store({pointer}, {value}{mask})")
+        self.line(f"tl.store({self.pointer(store.buffer, store.offset)}, {value}{mask})")
 
     def check(self, check: Check) -> None:
         """Check a run-time index, counted from the end if it is negative."""
@@ -388,12 +309,3 @@ class TritonText(TritonExpressions):
         self.line(f"{name} = {self.value(index)}")
         self.line(f'tl.device_assert({inside}{"".join(outside)}, "index out of range")')
         self.line(f"{check.var.name} = tl.where({name} < 0, {name} + {size}, {name})")
-
-
-def _product(counts: Sequence[int | str]) -> str:
-    """Return the product of numbers and texts."""
-    parts = [n for n in counts if isinstance(n, str)]
-    known = prod(n for n in counts if isinstance(n, int))
-    parts += [str(known)] if known != 1 or not parts else []
-    text = " * ".join(parts)
-    return f"({text})" if len(parts) > 1 else text

@@ -70,7 +70,7 @@ class Tile:
     warps: int
     wide: bool  # whether offsets need 64 bits
     stages: int = 0  # loads in flight in a loop over steps; 0: Triton's default
-    turned: TileBlock | None = None  # the columns of a matrix product, along the first dimension
+    down: tuple[TileBlock, ...] = ()  # blocks along the first dimension, beside those of `spread`
     along_rows: bool = False  # neighbouring threads take neighbouring points of a row
 
     @property
@@ -84,16 +84,16 @@ class Tile:
 
     @property
     def rank(self) -> int:
-        return 2 if self.turned else len(self.spread) + bool(self.inner)
+        return 2 if self.down else len(self.spread) + bool(self.inner)
 
     @property
     def blocks(self) -> tuple[TileBlock, ...]:
         """Return all blocks, outer ones first."""
-        return (*self.outer, *self.inner.values(), *((self.turned,) if self.turned else ()))
+        return tuple(dict.fromkeys((*self.outer, *self.inner.values(), *self.down)))
 
     def dimension(self, block: TileBlock) -> int:
         """Return the block's dimension in the tile: the last one if it is an inner block."""
-        if block == self.turned:
+        if block in self.down:
             return 0
         return self.spread.index(block) if block in self.spread else self.rank - 1
 
