@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,12 +18,19 @@ import jitmagic
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.codegen import render
+from jitmagic.codegen.attention.kernel import attention_kernel
 from jitmagic.codegen.config import AttentionConfig
+from jitmagic.codegen.kernel import Kernel
+from jitmagic.codegen.kernel_interpreter import interpret
+from jitmagic.codegen.kernel_verifier import verify_kernel
 from jitmagic.codegen.plan import Call, KernelSource, Plan
+from jitmagic.codegen.triton.renderer import TritonRenderer
 from jitmagic.graph.targets.flex_attention import FlexAttention
+from jitmagic.loops.ir import Extern
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
+from jitmagic.runtime.plan_interpreter import PlanRunner
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
@@ -31,6 +39,7 @@ from jitmagic.spec import spec_of
 from .flex_attention_programs import Program, exact, programs
 from .for_gpu import H200, on_cpu
 from .interpreted import run_interpreted
+from .test_kernel_language import flat
 
 PROGRAMS = programs("cpu")
 
@@ -77,7 +86,29 @@ def run(graph: GraphModule, given: Sequence[Tensor], **config: int) -> list[Any]
     return results
 
 
-def check(program: Program, dtype: torch.dtype, tolerance: float, **config: int) -> None:
+def run_kernels(graph: GraphModule, given: Sequence[Tensor], **config: int) -> list[Any]:
+    """Run the kernels that are printed in the reference interpreter."""
+    plan, source = rendered(graph, **config)
+    scheduled = schedule(lower(graph, "attention"), H200, Options()).program
+    made = {}
+    for step in scheduled.steps:
+        call = attention_kernel(step, scheduled.buffers) if isinstance(step, Extern) else step
+        kernel = TritonRenderer().kernel(call, scheduled.buffers, H200, AttentionConfig(**config))
+        made[step.name] = partial(interpreted, verify_kernel(kernel))
+    return list(PlanRunner(on_cpu(plan), {name: made[name] for name in source.symbols})(*given))
+
+
+def interpreted(kernel: Kernel, tensors: Sequence[Tensor]) -> None:
+    memory = {param.name: flat(x) for param, x in zip(kernel.params, tensors, strict=True)}
+    assert not interpret(kernel, memory)
+
+
+Run = Callable[..., list[Any]]
+
+
+def check(
+    program: Program, dtype: torch.dtype, tolerance: float, run: Run = run, **config: int
+) -> None:
     given = program.tensors(dtype)
     parts, taken = graphs_of(program, given)
     out, lse, *saved = run(parts.forward, taken, **config)
@@ -125,6 +156,11 @@ def test_results_and_gradients(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_dtypes(name: str, dtype: torch.dtype) -> None:
     check(PROGRAMS[name], dtype, 4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_compute_the_formula_in_the_reference_interpreter(name: str) -> None:
+    check(PROGRAMS[name], torch.float32, 1e-5, run_kernels)
 
 
 @pytest.mark.parametrize("name", ["causal with slopes", "odd lengths", "grouped heads"])

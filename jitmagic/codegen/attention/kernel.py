@@ -44,7 +44,9 @@ from ...symbols.expr import Leaf, rebuild
 from ...symbols.size import Dimension, Size, is_same, may_assume
 from ...symbols.symbolic_numbers import Symbol, symbols_of
 
-__all__ = ["SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel"]
+__all__ = [
+    "MOST_POSITIONS", "SCORE", "TANGENT", "AttentionKernel", "Kernel", "attention_kernel",
+]  # fmt: skip
 
 SCORE, TANGENT = "score", "tangent"  # loads of these are values of the kernel, not of memory
 _KINDS = {
@@ -55,7 +57,7 @@ _KINDS = {
 _RESULTS = {"forward": ("out", "lse"), "query": ("query_grad",), "keys": ("key_grad", "value_grad")}
 _SIDES = {"forward": "kv", "query": "kv", "keys": "q"}  # the side whose blocks a program visits
 _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
-_FAR = 1 << 30  # positions of queries and keys are computed in 32 bits
+MOST_POSITIONS = 1 << 30  # of queries and keys, which are computed in 32 bits
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,12 @@ def _block_arguments(kind: str, blocks: Sequence[BufferRef]) -> dict[str, str]:
 
 
 def _is_near(size: Dimension) -> bool:
-    return may_assume("<", size, _FAR) if isinstance(size, Size) else size < _FAR
+    most = MOST_POSITIONS
+    return may_assume("<", size, most) if isinstance(size, Size) else size < most
 
 
 def _axis(name: str, size: Dimension) -> Axis:
-    return Axis(name, _FAR if isinstance(size, Size) else max(size, 1))
+    return Axis(name, MOST_POSITIONS if isinstance(size, Size) else max(size, 1))
 
 
 def _symbols(buffers: object) -> tuple[Symbol, ...]:

@@ -55,9 +55,10 @@ def tile_of(kernel: AttentionKernel, config: AttentionConfig) -> AttentionTile:
                          zip((rows, columns), kernel.block_size, strict=True))  # fmt: skip
     _, _, i, j = kernel.axes
     length, keys = kernel.extents[2:]
+    groups = kernel.block_size if kernel.has_blocks else (1, 1)
     blocks = [
-        TileBlock("i", (i,), length, _shortened(rows, length)),
-        TileBlock("j", (j,), keys, _shortened(columns, keys)),
+        TileBlock("i", (i,), length, _shortened(rows, length), group=groups[0]),
+        TileBlock("j", (j,), keys, _shortened(columns, keys), group=groups[1]),
     ]
     own, visited = reversed(blocks) if kernel.kind == "keys" else blocks
     return AttentionTile(own, visited, config.warps or warps, config.stages or stages)

@@ -27,7 +27,7 @@ from ...symbols.symbolic_numbers import Symbol, symbols_of
 from ..attention.kernel import AttentionKernel
 from ..attention.kernel import Kernel as Rendered
 from ..attention.tiles import attention_candidates
-from ..attention.triton import attention_text
+from ..attention.triton import attention_form, attention_printer
 from ..config import TritonConfig
 from ..kernel import Kernel
 from ..linearize import linearize
@@ -80,9 +80,9 @@ class TritonRenderer:
     def kernel(
         self, nest: Rendered, buffers: Mapping[str, Buffer], target: Target, config: Config | None
     ) -> Kernel | None:
-        """Return the kernel of a nest over tiles; None for one of flex_attention."""
+        """Return the kernel of a nest or of flex_attention over tiles."""
         if isinstance(nest, AttentionKernel):
-            return None
+            return attention_form(nest, config)[0]
         one = _structure(nest, buffers, target)
         return _kernel(one, *_tile(one, target, config), buffers)
 
@@ -99,8 +99,11 @@ class TritonRenderer:
         for nest in nests:
             check()
             if isinstance(nest, AttentionKernel):
-                text, grids[nest.name] = attention_text(nest, configs.get(nest.name), helpers)
-                functions.append(text)
+                printer = attention_printer(nest, configs.get(nest.name))
+                functions.append(_text(printer, helpers))
+                tile = printer.tile
+                programs = (tile.programs, 1, 1)
+                grids[nest.name] = LaunchGrid(programs, tile.warps, tile.stages, contracts=True)
                 symbols[nest.name] = nest.dtypes
                 if nest.by_value:
                     numbers[nest.name] = nest.by_value
@@ -165,11 +168,18 @@ def _function(
     names = argument_names(kernel.arguments, sizes, is_reserved)
     numbers = [kernel.arguments[place] for place in by_value(kernel, buffers)]
     printer = TritonText(_kernel(kernel, tile, product, buffers), tile, names, numbers)
+    return _text(printer, helpers), LaunchGrid((tile.programs, 1, 1), tile.warps)
+
+
+def _text(printer: TritonText, helpers: set[str]) -> str:
+    """Return the text of a function; the device functions that it calls are added to `helpers`."""
+    kernel = printer.kernel
     lines = [*comment_lines(kernel.origins, "#", _WIDTH), *printer.lines()]
     helpers |= printer.helpers
-    head = f"@triton.jit\ndef {kernel.name}({', '.join([*names.values(), *sizes])}):\n"
-    grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
-    return head + "\n".join(f"    {line}" for line in lines), grid
+    arguments = [printer.names[param.name] for param in kernel.params]
+    arguments += [symbol.name for symbol in kernel.sizes]
+    head = f"@triton.jit\ndef {kernel.name}({', '.join(arguments)}):\n"
+    return head + "\n".join(f"    {line}" for line in lines)
 
 
 def _multiples(kernel: Structure) -> list[Symbol]:
