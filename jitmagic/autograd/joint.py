@@ -44,7 +44,7 @@ from .functions_of_calls import trace_functions
 from .nodes import alias_root, erase_dead, module_of, placeholders
 from .numbers_read_at_run_time import Numbers, for_all_numbers
 from .outputs import Outputs, without_history, without_shared_memory
-from .recording.custom import check_gradients, custom_nodes
+from .recording.custom import check_gradients, check_unwritten, custom_nodes
 from .recording.functionalize import Functionalizer
 from .recording.origins import edges_of, mark_origin, origin_of, reach_of
 from .recording.recorded_call import recorded_call
@@ -373,18 +373,17 @@ def _differentiate(
     histories = [edges_of(results[i]) for i in tangents]
     reach = reach_of(histories, [inputs[i] for i in wanted])
     saved.differentiate(histories)
-    seeds = [
-        mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
-        for i in tangents
-    ]
+    given = [recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])) for i in tangents]
+    seeds = [mode.fresh(sym) for sym in given]
     mode.results = [results[i] for i in tangents]
     mode.custom = custom_nodes(mode.results, mode.hooked)
-    check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
+    check_gradients(mode.custom, {sym.node for sym in given})
     try:
         # Eager runs the backward outside of autocast regions, so nothing in it is cast.
         with mode, AutocastOff():
             mode.in_backward = True
             computed = run_backward(mode.results, seeds, [inputs[i] for i in wanted])
+        check_unwritten(given, [mode.read(seed) for seed in seeds])
     except OperationFailed:
         raise
     except Exception as error:  # whatever a formula raises, eager will raise it too

@@ -4,12 +4,12 @@ In: a `Joint`. Out: a `Partition`. A forward value that backward needs is either
 recomputed; a minimum cut weighs bytes written and read against work (after Chen et al. 2016,
 "Training deep nets with sublinear memory cost", and its min-cut form). Invariants: random draws,
 matrix products, convolutions and extern calls run once, unless a memory budget below 1 asks for
-less (memory_budget.py). Inputs and results are saved only where
-eager autograd saves them too, for the same tangents (`Joint.eager_saved`), so that a later in-place
-write to them raises exactly where eager does. A value that is written to an input is saved as that
-input. The second run of a checkpointed region (`meta["recomputed"]`, `Recorder.recomputed`)
-belongs to backward, starting from the values that enter it (`meta["entered"]`). A saved input is
-not copied: if the caller has written to its `.data`, backward reads the new value, as in eager.
+less (memory_budget.py). Inputs and results are saved only where eager autograd saves them too, for
+the same tangents (`Joint.eager_saved`), so that a later in-place write to them raises exactly where
+eager does. A value that is written to an input is saved as that input. The second run of a
+checkpointed region (`meta["recomputed"]`, `Recorder.recomputed`) belongs to backward, starting from
+the values that enter it (`meta["entered"]`). A saved input is not copied: if the caller has written
+to its `.data`, backward reads the new value, as in eager.
 """
 
 from __future__ import annotations
@@ -172,12 +172,12 @@ class _Parts:
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
         recomputed = [node for node in nodes if runs_again and "recomputed" in node.meta]
-        backward = descendants((*tangents, *recomputed), (n for n in nodes if n.op != "output"))
+        own = [n for n in nodes if runs_once(n) and n.meta.get("tangents")]  # may read none
+        backward = descendants((*tangents, *recomputed, *own), nodes[:-1])
         # Attention's CUDA backward counts as random (it replays dropout), but is no forward effect.
         effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
-        forward = ancestors((*results, *effects))
         ends = [*gradients, *(n for n in nodes if n in backward and _is_own_effect(n))]
         reached = ancestors(ends)
         needed = [n for n in nodes if n in reached and n not in backward]
@@ -192,7 +192,7 @@ class _Parts:
             joint.eager_saved,
             _values_in_inputs(nodes, inputs, results, joint.eager_saved),
             backward,
-            forward,
+            ancestors((*results, *effects)),
             needed,
             ends,
             recomputed,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from .table import private
 
 __all__ = [
     "async_class",
+    "broadcast",
     "default_store",
     "gradient_bucket",
+    "group_named",
     "in_place_forms",
     "make_async",
     "reductions",
@@ -34,19 +35,7 @@ _IN_PLACE = {
 @cache
 def in_place_forms() -> dict[str, Callable[..., Any]]:
     """Return, for names of torch.distributed, the functional collective followed by a copy."""
-    return {name: _unrecorded(private(f"{_MODULE}.{form}")) for name, form in _IN_PLACE.items()}
-
-
-def _unrecorded(form: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function without a history: autograd does not see eager's collectives, which
-    write to the memory of a tensor and leave its gradient as it was.
-    """
-
-    @wraps(form)
-    def run(*args: Any, **kwargs: Any) -> None:
-        form(*tree_map_only(torch.Tensor, torch.Tensor.detach, args), **kwargs)
-
-    return run
+    return {name: private(f"{_MODULE}.{form}") for name, form in _IN_PLACE.items()}
 
 
 @cache
@@ -54,6 +43,26 @@ def reductions() -> Mapping[Any, str]:
     """Return the names of the reductions in functional collectives."""
     found: Mapping[Any, str] = private(f"{_MODULE}.REDUCE_OP_TO_STR")
     return found
+
+
+@cache
+def broadcast() -> Callable[..., Any]:
+    """Return the functional broadcast from a rank of the group."""
+    found: Callable[..., Any] = private(f"{_MODULE}.broadcast")
+    return found
+
+
+@cache
+def _resolver() -> Callable[[str], Any]:
+    found: Callable[[str], Any] = private(
+        "torch.distributed.distributed_c10d._resolve_process_group"
+    )
+    return found
+
+
+def group_named(name: str) -> Any:
+    """Return the process group of this name."""
+    return _resolver()(name)
 
 
 @cache

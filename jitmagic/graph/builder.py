@@ -185,8 +185,10 @@ class GraphBuilder:
         written += hidden_writes(target, args, kwargs, written)
         if call.inner is not None:
             written = call.with_inner_writes(written, self._inputs_over)
-        if random := (draws(target, args, kwargs) or call.acts_inside):
+        is_drawn = draws(target, args, kwargs) or call.draws_inside
+        if is_drawn:
             self._note_draw()
+        random = is_drawn or call.acts_inside
         value = self._settle(target, call.value, given)
         fresh = [tensor for tensor in tensors_in(value) if tensor not in self._nodes]
         if not (fresh or written or random or is_foreign(target)):

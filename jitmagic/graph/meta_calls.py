@@ -19,7 +19,7 @@ from .devices import Placement, kernels_on, place
 from .memory import storage_under
 from .node_meta import tensors_in
 from .operators.autocast import CastCache, cast_result
-from .operators.foreign import has_side_effects
+from .operators.foreign import has_side_effects, is_random_op
 from .operators.kernel_refusals import check_dtypes
 from .operators.strictness import check_as_kernels_do, check_for_meta, check_out
 from .propagate import InnerCall, allowing_data_sizes, noting_inner_calls, run_on_meta
@@ -81,6 +81,11 @@ class MetaCall:
     def acts_inside(self) -> bool:
         """Return whether a call on inner tensors draws random numbers or has other effects."""
         return any(has_side_effects(call.op) for call in self.inner or ())
+
+    @property
+    def draws_inside(self) -> bool:
+        """Return whether a call on inner tensors draws random numbers."""
+        return any(is_random_op(call.op) for call in self.inner or ())
 
     def with_inner_writes(
         self, written: tuple[Node, ...], inputs_over: Mapping[int | None, list[tuple[int, Node]]]

@@ -165,6 +165,12 @@ class RegionBuilder(_InnerBuilder):
     def set_grad_enabled(self, mode: bool) -> None:
         self._refuse("it sets the grad mode")
 
+    def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
+        """Allow writes to gradients: the engine passes the tensor itself to the backward."""
+        shared = [input for node in written for input in self.inputs_sharing(node)]
+        if not all(self.is_fed(node, "gradient") for node in shared):
+            super()._note_writes(writer, written)
+
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
         """Emit switches of grad mode: a forward called from a backward runs without gradients."""
         if modes[0] != self._emitted_modes[0]:

@@ -338,6 +338,16 @@ def nested_in_backward(a: Tensor) -> Tensor:
     return Square.apply(a).sin()
 
 
+class Overwriting(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul_(2)
+
+
 CASES = {
     "straight": Case(lambda a: Straight.apply(a * 2, 8).sin()),
     "clipped": Case(lambda a: Clipped.apply(a, -0.5)),
@@ -371,5 +381,6 @@ CASES = {
     "nested in the forward": Case(lambda a: Outer.apply(a).sin()),
     "no grad": Case(quiet),
     "surrogate": Case(lambda a: Surrogate.apply(a - 0.1) * a),
+    "writes to the gradient": Case(lambda a: Overwriting.apply(a) * 2),
     "summed": Case(lambda a, b: Shaped.apply(a, b), lambda: (x(1), x())),
 }

@@ -43,12 +43,6 @@ class Flagged(Doubling):
         return g * (3 if g.requires_grad else 2)
 
 
-class Overwriting(Doubling):
-    @staticmethod
-    def backward(ctx, g):
-        return g.mul_(2)
-
-
 class Escaping(Function):
     @staticmethod
     def forward(ctx, x):
@@ -115,7 +109,6 @@ REFUSED = {
     "random": (lambda a: Drawing.apply(a) * 2, "random numbers"),
     "grad mode": (lambda a: Asking.apply(a) * 2, "with or without gradients"),
     "requires_grad": (lambda a: Flagged.apply(a) * 2, "requires_grad"),
-    "writes to the gradient": (lambda a: Overwriting.apply(a) * 2, "writes to a tensor"),
     "context escapes": (lambda a: Escaping.apply(a) * 2, "context"),
     "a list of ctx": (lambda a: Popping.apply(a) * 2, "side effects"),
     "a foreign result": (lambda a: Foreign.apply(a) * a, "neither an input nor its own"),

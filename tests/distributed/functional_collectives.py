@@ -200,23 +200,23 @@ def _exchanged(x: Tensor, world: World) -> Tensor:
     return funcol.all_to_all_single_autograd(x.sin(), received, sent, world.mesh) * 2
 
 
-@differentiated("distributed.nn.functional.all_reduce", graphs=4, breaks=3)
+@differentiated("distributed.nn.functional.all_reduce")
 def _nn_all_reduce(x: Tensor, world: World) -> Tensor:
     return differentiable.all_reduce(x.sin()) * 2
 
 
-@differentiated("distributed.nn.functional.all_gather", graphs=4, breaks=3)
+@differentiated("distributed.nn.functional.all_gather")
 def _nn_all_gather(x: Tensor, world: World) -> Tensor:
     return torch.cat(differentiable.all_gather(x.sin())) * 2
 
 
-@differentiated("distributed.nn.functional.broadcast and reduce", graphs=6, breaks=5)
+@differentiated("distributed.nn.functional.broadcast and reduce")
 def _nn_broadcast(x: Tensor, world: World) -> Tensor:
     y = differentiable.broadcast(x.sin(), 0)
     return differentiable.reduce(y * x, 0) + x
 
 
-@differentiated("distributed.nn.functional.all_to_all_single", graphs=4, breaks=3)
+@differentiated("distributed.nn.functional.all_to_all_single")
 def _nn_all_to_all(x: Tensor, world: World) -> Tensor:
     return differentiable.all_to_all_single(torch.empty_like(x), x.sin()) * 2
 
@@ -249,9 +249,7 @@ class Summed(torch.autograd.Function):
         return gradient
 
 
-@program(
-    "autograd functions of a tensor-parallel block", graphs=4, breaks=1, behind=True, changing=True
-)
+@program("autograd functions of a tensor-parallel block", graphs=2, changing=True)
 def _megatron(tag: Tag, world: World) -> Any:
     model = Net()
     tagged = tag(lambda x: Summed.apply(model(Reduced.apply(x).sin())))
@@ -263,3 +261,49 @@ def _megatron(tag: Tag, world: World) -> Any:
         result.square().sum().backward()
         answers += [result, x.grad, gradients(model)]
     return answers
+
+
+@program("an autograd function that sums the gradient that the caller passes", 4, 2, changing=True)
+def _given_gradient(tag: Tag, world: World) -> Any:
+    """Eager writes to the caller's tensor."""
+    tagged, answers = tag(lambda x: Reduced.apply(x.sin())), []
+    for x in world.batches(*SIZES):
+        x.requires_grad_()
+        gradient = world.rows(len(x) + 1)[1:]
+        tagged(x).backward(gradient)
+        answers += [x.grad, gradient]
+    return answers
+
+
+@program(
+    "gradients of gradients of distributed.nn.functional.all_reduce",
+    graphs=2,
+    order="ranks",
+    changing=True,
+)
+def _twice(tag: Tag, world: World) -> Any:
+    """Gradients of gradients run the forward again, with its collectives."""
+
+    def run(x: Tensor) -> Tensor:
+        return differentiable.all_reduce(x.sin()).cos()
+
+    tagged, answers = tag(run), []
+    for x in world.batches(*SIZES):
+        x.requires_grad_()
+        gradient = tagged(x).sum()
+        for _ in range(4):
+            (gradient,) = torch.autograd.grad(gradient.sum(), x, create_graph=True)
+            answers.append(gradient)
+    return answers
+
+
+@differentiated("a gradient that two branches share and one of them sums")
+def _shared_gradient(x: Tensor, world: World) -> Tensor:
+    y = x.sin()
+    return (Reduced.apply(y) + y.cos() + y).exp()
+
+
+@differentiated("distributed.nn.functional.gather and scatter")
+def _nn_gather(x: Tensor, world: World) -> Tensor:
+    parts = differentiable.gather(x.sin(), 1)
+    return differentiable.scatter([part * 2 + x for part in parts], 1) * x

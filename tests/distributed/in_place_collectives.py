@@ -65,21 +65,21 @@ def _all_to_all(x: Tensor, world: World) -> Tensor:
     return made * 2
 
 
-@called("dist.broadcast", graphs=4, breaks=3)
+@called("dist.broadcast")
 def _broadcast(x: Tensor, world: World) -> Tensor:
     y = x.sin()
     dist.broadcast(y, 1)
     return y + x
 
 
-@called("dist.reduce", graphs=4, breaks=3)
+@called("dist.reduce")
 def _reduce(x: Tensor, world: World) -> Tensor:
     y = x.sin()
     dist.reduce(y, 0)
     return y * 2 if dist.get_rank() == 0 else x
 
 
-@called("dist.gather and dist.scatter", graphs=6, breaks=5)
+@called("dist.gather and dist.scatter")
 def _gather(x: Tensor, world: World) -> Tensor:
     first = dist.get_rank() == 0
     parts = [torch.empty_like(x) for _ in range(2)] if first else None
@@ -89,7 +89,7 @@ def _gather(x: Tensor, world: World) -> Tensor:
     return made + 1
 
 
-@called("dist.all_reduce with async_op and wait", graphs=6, breaks=7)
+@called("dist.all_reduce with async_op and wait")
 def _async(x: Tensor, world: World) -> Tensor:
     y = x.sin()
     work = dist.all_reduce(y, async_op=True)
@@ -98,7 +98,7 @@ def _async(x: Tensor, world: World) -> Tensor:
     return y + other
 
 
-@called("two works, waited for in the other order", graphs=8, breaks=11)
+@called("two works, waited for in the other order")
 def _two_works(x: Tensor, world: World) -> Tensor:
     y, z = x.sin(), x.new_empty(2 * x.shape[0], x.shape[1])
     first = dist.all_reduce(y, async_op=True)
@@ -109,7 +109,7 @@ def _two_works(x: Tensor, world: World) -> Tensor:
     return y + total
 
 
-@called("dist.barrier between two computations", graphs=4, breaks=3)
+@called("dist.barrier between two computations")
 def _barrier(x: Tensor, world: World) -> Tensor:
     y = x.sin()
     dist.barrier()

@@ -104,7 +104,9 @@ class Pair:
             if line is None or line == last:
                 pending.discard(rank)
             elif line.startswith(ANSWER):
-                answers[rank] = json.loads(line.removeprefix(ANSWER))
+                # Other threads of the rank may print to the same line.
+                found, _ = json.JSONDecoder().raw_decode(line.removeprefix(ANSWER))
+                answers[rank] = found
             else:
                 self.output[rank].append(line)
             failed = line is None or any(answer and answer["raised"] for answer in answers)

@@ -76,7 +76,7 @@ def _prepared_output(tag: Tag, world: World) -> Any:
     return trained(tag(model), [_same(count) for count in (4, 6, 8)])
 
 
-@program("loss_parallel", graphs=3, breaks=3, behind=True, changing=True)
+@program("loss_parallel", graphs=3, changing=True)
 def _loss_parallel(tag: Tag, world: World) -> Any:
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     model = Chain(parallelize_module(Net(8, 16, 8), world.mesh, plan), nn.Linear(8, 12))

@@ -13,8 +13,6 @@ from torch import Tensor
 from .corpus import Tag, World, program
 from .functional_collectives import called
 
-COPIED = "gloo copies this rank's rows to the result, and autograd sees that copy"
-
 
 def refused(title: str, graphs: int = 2, breaks: int = 0, **stated: Any) -> Callable[[Any], Any]:
     """Register a function of a matrix which eager may refuse: the class of the error counts."""
@@ -56,17 +54,14 @@ def _wrong_size(x: Tensor, world: World) -> Tensor:
     return made * 2
 
 
-@refused(
-    "dist.all_gather_into_tensor of another type",
-    xfail="converts where eager raises ValueError or RuntimeError",
-)
+@refused("dist.all_gather_into_tensor of another type", breaks=4)
 def _wrong_type(x: Tensor, world: World) -> Tensor:
     made = torch.zeros(2 * x.shape[0], 8, dtype=torch.float64)
     dist.all_gather_into_tensor(made, x)
     return made * 2
 
 
-@refused("dist.all_gather into too few tensors", xfail="drops rows where eager raises")
+@refused("dist.all_gather into too few tensors", breaks=4)
 def _too_few(x: Tensor, world: World) -> Tensor:
     parts = [torch.empty_like(x)]
     dist.all_gather(parts, x)
@@ -122,11 +117,7 @@ def _empty(x: Tensor, world: World) -> list[Tensor]:
     return [total * 2, rows + 1, swapped * 2]
 
 
-@program(
-    "dist.all_reduce of an intermediate that requires grad",
-    graphs=2,
-    changing=True,
-)
+@program("dist.all_reduce of an intermediate that requires grad", graphs=2, changing=True)
 def _gradient(tag: Tag, world: World) -> Any:
     """Eager changes the values and lets gradients pass as if nothing had happened."""
 
@@ -144,15 +135,15 @@ def _gradient(tag: Tag, world: World) -> Any:
     return answers
 
 
-def without_gradients(title: str, xfail: str = "") -> Callable[[Any], Any]:
+def without_gradients(title: str, graphs: int = 2, breaks: int = 0) -> Callable[[Any], Any]:
     """Register a function whose collective gets rows that require grad.
 
-    Eager's results of these collectives do not require grad, and no gradients pass. torch.compile
-    records functional collectives, which have gradients, and is wrong here.
+    Eager's results of these collectives do not require grad, and no gradients pass; torch.compile
+    records functional collectives, which have gradients.
     """
 
     def register(function: Callable[[Tensor, World], Tensor]) -> Any:
-        @program(title, graphs=2, changing=True, xfail=xfail)
+        @program(title, graphs, breaks, changing=True)
         def run(tag: Tag, world: World) -> Any:
             tagged, answers = tag(lambda x: function(x.sin(), world) * x.sum()), []
             for x in world.batches(4, 6, 10):
@@ -176,8 +167,9 @@ def _contrastive(x: Tensor, world: World) -> Tensor:
     return x @ torch.cat(parts).t()
 
 
-@without_gradients("dist.reduce_scatter_tensor of rows that require grad", COPIED)
+@without_gradients("dist.reduce_scatter_tensor of rows that require grad", graphs=6, breaks=4)
 def _scattered(x: Tensor, world: World) -> Tensor:
+    """Gradients pass to the rows of this rank, because gloo copies them outside of no_grad."""
     made = x.new_empty(x.shape[0] // 2, 8)
     dist.reduce_scatter_tensor(made, x)
     return made
@@ -295,3 +287,116 @@ def _object_list(tag: Tag, world: World) -> Any:
 
     tagged = tag(run)
     return [tagged(x) for x in world.batches(4, 6, 5)]
+
+
+# -- works ----------------------------------------------------------------------------------------
+
+
+@called("works in a list, in another order on each rank")
+def _list_of_works(x: Tensor, world: World) -> Tensor:
+    parts = [x.sin(), x.cos(), x.tan()]
+    works = [dist.all_reduce(part, async_op=True) for part in parts]
+    for work in works if world.rank else reversed(works):
+        assert work is not None and work.wait()
+    return torch.cat(parts) * 2
+
+
+@called("asynchronous collectives of parts of arguments and of views")
+def _parts(x: Tensor, world: World) -> list[Tensor]:
+    y, sent = x.sin(), x.cos()
+    first = dist.all_reduce(x[1:3], async_op=True)
+    second = dist.broadcast(y.t()[2:].t()[:1], 1, async_op=True)
+    z = torch.empty(2, *x.shape)
+    third = dist.all_gather(list(z.unbind()), sent, async_op=True)
+    first.wait()
+    third.wait()
+    second.wait()
+    return [x * 2, y, z]
+
+
+@called("a work that is dropped", graphs=4, breaks=3)
+def _dropped(x: Tensor, world: World) -> Tensor:
+    y = x.sin()
+    dist.all_reduce(y, async_op=True)
+    dist.barrier()
+    return x * 2
+
+
+@called("a work that is asked before it is waited for", graphs=4, breaks=7)
+def _asked(x: Tensor, world: World) -> Tensor:
+    y = x.sin()
+    work = dist.all_reduce(y, async_op=True)
+    work.is_completed()
+    work.wait()
+    return y * 2
+
+
+@called("a work that is waited for after a message", graphs=4, breaks=6)
+def _after_message(x: Tensor, world: World) -> Tensor:
+    y, z = x.sin(), x.cos()
+    if world.rank == 0:
+        work = dist.all_reduce(y, async_op=True)
+        dist.send(z, 1)
+        work.wait()
+        return y
+    dist.recv(z, 0)
+    dist.all_reduce(y)
+    return y + z
+
+
+@program("an asynchronous sum of what the backward needs", graphs=2, changing=True)
+def _needed(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        y = x.sin()
+        work = dist.all_reduce(y, async_op=True)
+        z = x.cos()
+        work.wait()
+        return y * z
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        x.requires_grad_()
+        result = tagged(x)
+        result.sum().backward()
+        answers += [result, x.grad]
+    return answers
+
+
+# -- collectives with a root ----------------------------------------------------------------------
+
+
+@program("roots by their rank in a group, and parameters", graphs=2, changing=True)
+def _roots(tag: Tag, world: World) -> Any:
+    both = dist.new_group([0, 1])
+    alone = [dist.new_group([rank]) for rank in range(2)][world.rank]
+
+    def run(x: Tensor, parameter: Tensor) -> Tensor:
+        dist.broadcast(parameter[0], group_src=1, group=both)
+        y = x.sin() + world.rank
+        dist.reduce(y, group_dst=0, op=dist.ReduceOp.MAX, group=alone)
+        dist.broadcast(y, world.rank, group=alone)
+        dist.reduce(x, 1, dist.ReduceOp.MAX)
+        return (y * parameter[0]).sum()
+
+    tagged, answers = tag(run), []
+    for x in world.batches(4, 6, 5):
+        parameter = torch.nn.Parameter(world.rows(3))
+        result = tagged(x, parameter)
+        result.backward()
+        answers += [result, x, parameter, parameter.grad]
+    return answers
+
+
+@called("dist.scatter of a list on the other rank", graphs=3, breaks=6)
+def _wrong_root(x: Tensor, world: World) -> Tensor | str:
+    try:
+        dist.scatter(torch.empty_like(x), [x, x] if world.rank else None, 0)
+    except ValueError as error:
+        return str(error)
+    return x
+
+
+@called("dist.barrier and nothing else", graphs=1)
+def _only_barrier(x: Tensor, world: World) -> int:
+    dist.barrier()
+    return world.rank

@@ -20,9 +20,16 @@ from ...compat.autograd import current_node
 from ...errors import CompileFailed
 from ...graph.linked_history import history_of
 from ...graph.reach import ancestors
+from .sym import Sym
 from .traced import Traced
 
-__all__ = ["TangentsByNode", "check_gradients", "custom_nodes", "tangents_by_node"]
+__all__ = [
+    "TangentsByNode",
+    "check_gradients",
+    "check_unwritten",
+    "custom_nodes",
+    "tangents_by_node",
+]
 
 TangentsByNode = dict[GradNode, tuple[int, ...]]
 
@@ -58,6 +65,12 @@ def check_gradients(nodes: TangentsByNode, tangents: Collection[Node]) -> None:
     for node, own in nodes.items():
         if len(own) < len(tangents):
             node.register_hook(lambda made, given: _finish(nodes, made, tangents))
+
+
+def check_unwritten(given: Sequence[Sym], now: Sequence[Sym]) -> None:
+    """Refuse a backward that has written to the gradients that its caller passes, and may read."""
+    if [sym.node for sym in given] != [sym.node for sym in now]:
+        raise CompileFailed("it writes to the gradient of a result, which others may read")
 
 
 def _finish(nodes: TangentsByNode, made: Sequence[object], tangents: Collection[Node]) -> None:

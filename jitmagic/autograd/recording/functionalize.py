@@ -25,7 +25,7 @@ from ...errors import CompileFailed, ExtensionFailed, warn
 from ...extend.operator_rows import DECOMPOSITIONS, RegisteredDecomposition, row_of
 from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
-from ...graph.operators.foreign import is_foreign
+from ...graph.operators.foreign import is_foreign, overloads_of
 from ...graph.operators.kernel_refusals import check_dtypes
 from ...graph.operators.recurrent import RECURRENT
 from ...graph.operators.registered import written_names
@@ -46,7 +46,7 @@ from .mutate import MUTATORS, functional_overload, overload_without, without_gen
 from .origins import origin_of
 from .recorder import Recorder, Sym
 from .traced import AliasCall, Cell, Traced
-from .view_calls import VIEW_CALLS, refuse, view
+from .view_calls import VIEW_CALLS, is_like_another, refuse, view
 from .views import CONJUGATE
 
 __all__ = ["Functionalizer"]
@@ -437,7 +437,7 @@ _SPECIAL: Mapping[OpOverload, Handler] = {
     aten._has_same_storage_numel.default: _same_storage,
     aten._conj.default: _conjugate,
     # Views too, which torch takes apart above autograd alone; a wrapper calls them below it.
-    **dict.fromkeys((aten.chunk.default, aten.to.dtype_layout, aten.to.dtype), _composite),
+    **dict.fromkeys((aten.chunk.default, *overloads_of(aten.to)), _composite),
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
     **dict.fromkeys((*RECURRENT.values(), *FLEX_OPERATORS), _plain),
@@ -463,7 +463,7 @@ def _handler(func: OpOverload) -> Handler:
     if schema.is_mutable:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
-    if info is not None:
+    if info is not None and not is_like_another(func):
         return _primitive if func.namespace == "prims" else view
     if func in TABLE:  # jitmagic decomposes it, composite or not
         return _plain

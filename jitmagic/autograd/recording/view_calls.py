@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from ...compat.modes import DispatchModesOff
+from ...compat.operators import has_kernel
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimensions
@@ -22,7 +23,7 @@ from .recorder import Sym
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS, ViewStep, split_steps
 
-__all__ = ["VIEW_CALLS", "refuse", "view"]
+__all__ = ["VIEW_CALLS", "is_like_another", "refuse", "view"]
 
 aten = torch.ops.aten
 
@@ -196,3 +197,11 @@ VIEW_CALLS: Mapping[OpOverload, Handler] = {
     aten.as_strided.default: _as_strided,
     aten.as_strided_.default: _as_strided_in_place,
 }
+
+
+def is_like_another(func: OpOverload) -> bool:
+    """Return whether it is a composite view that has the sizes of another tensor. The dispatcher
+    runs composites itself, but not below the level of a tensor subclass.
+    """
+    tensors = sum(isinstance(a.type, torch.TensorType) for a in func._schema.arguments)
+    return tensors > 1 and bool(has_kernel(func.name(), "CompositeImplicitAutograd"))

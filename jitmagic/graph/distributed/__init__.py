@@ -2,4 +2,5 @@
 
 objects   meshes, groups and placements, bound to the calls that take them
 waited    operators that call a collective and wait
+rooted    operators for collectives of which torch has no functional form
 """

@@ -204,9 +204,10 @@ class FunctionCall:
         return tuple(held.made)
 
     def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[object, ...]:
-        assert self.backward is not None
-        if (original := self.original) is not None and original.is_wanted(ctx):
+        original = self.original
+        if original is not None and (self.backward is None or original.is_wanted(ctx)):
             return (*original.run(ctx, gradients), None)
+        assert self.backward is not None
         groups = {"gradient": gradients, "saved": ctx.saved_tensors, "captured": ctx.captured}
         return (*self.backward.run(groups), None)
 

@@ -185,15 +185,22 @@ class _Call:
 
     def _refuse_foreign(self, results: Sequence[Value], last: Node | None) -> None:
         """Break for results that are neither inputs nor made by the forward: autograd
-        changes them.
+        changes them. Tensors without history that the graph made before may change.
         """
         own = set(self.inputs)
         for node in reversed(self.machine.graph.graph.nodes):
             if node is last:
                 break
             own |= {node} if node.op != "placeholder" else set()
-        if any((node := _node(value)) is not None and node not in own for value in results):
+        nodes = {node for value in results if (node := _node(value)) is not None} - own
+        if not all(map(self._is_without_history, nodes)):
             raise _refused(self.name, "it returns a tensor that is neither an input nor its own")
+
+    def _is_without_history(self, node: Node) -> bool:
+        """Return whether the node makes a tensor of its own that autograd does not know."""
+        is_made = node.graph is self.machine.graph.graph and node.op.startswith("call")
+        tensor = node.meta["val"]
+        return is_made and not tensor.requires_grad and not tensor._is_view()
 
     # -- the node --------------------------------------------------------------------------------
 
@@ -264,10 +271,21 @@ class _Call:
         self, call: FunctionCall, made: Sequence[Node | None]
     ) -> tuple[tuple[Node, ...], tuple[object, ...]]:
         """Trace the backward of the call; return what it captures and what is left on `ctx`."""
-        if self.machine.backward_facts is not None:  # in the backward of another function
+        facts = self.machine.backward_facts
+        if facts is not None and self.cls.live in facts.functions:
+            # A linear function is its own backward's backward: all_reduce calls itself without end.
+            # Derivatives of so high an order run the program's code.
+            rebuilder = ObjectRebuilder(self.machine, facts, in_backward=True)
+            make, left = rebuilder.original(self.cls, self.context.attributes)
+            call.original = ProgramBackward(make, ())
+            return (), left
+        if facts is not None:  # in the backward of another function
+            facts.functions.append(self.cls.live)
             call.backward, captured = self._region(made, self.cls)
+            facts.functions.pop()
             return captured, ()
         facts = BackwardFacts(self.machine, self.name)
+        facts.functions.append(self.cls.live)
         with facts.followed():
             cls = facts.rebind(self.cls).realize(self.machine)
             assert isinstance(cls, ClassValue)

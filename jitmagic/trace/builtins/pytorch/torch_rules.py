@@ -160,6 +160,7 @@ _INLINED = (
     "torch.autograd.graph",
     # Python above torch.utils.checkpoint and other public calls; its collectives are refused.
     "torch.distributed.algorithms",
+    "torch.distributed.nn.functional",
     "torch.distributed.utils",
     "torch.utils.data.dataset",
     "torch.utils.data.sampler",

@@ -88,6 +88,8 @@ class BackwardFacts:
         with _looking(machine, self.known, self):
             frame_globals(machine, machine.snapshot.globals)
         self.guards: tuple[Guard, ...] = ()  # set when the backward has been traced
+        # Autograd functions whose backwards are being traced, the outermost first.
+        self.functions: list[type] = []
         self._machine, self._name, self._born = machine, name, machine.step
         self._frame: Knowledge = machine.known
         self._numbers: frozenset[Source] | None = machine.symbols.varying

@@ -46,10 +46,15 @@ __all__ = ["ObjectRebuilder"]
 
 
 class ObjectRebuilder:
-    """Plans how to build the `ctx` of one call from saved values; `facts` reports refusals."""
+    """Plans how to build the `ctx` of one call from saved values; `facts` reports refusals.
 
-    def __init__(self, machine: Machine, facts: BackwardFacts) -> None:
-        self._machine, self._facts = machine, facts
+    `in_backward`: the call is in another backward, where no objects of the frame's call are saved.
+    """
+
+    def __init__(
+        self, machine: Machine, facts: BackwardFacts, *, in_backward: bool = False
+    ) -> None:
+        self._machine, self._facts, self._in_backward = machine, facts, in_backward
         self._held = machine.notes.root.of(SavedObjects)
         self._left: list[object] = []  # tensors and numbers: nodes, or Sizes
 
@@ -73,6 +78,10 @@ class ObjectRebuilder:
         if isinstance(value, NumberValue) and value.is_plain:
             kind = None if value.scalar.is_size else value.kind
             return self._taken(value.scalar.form, kind)
+        if value.source is not None and self._in_backward:
+            if value.by_identity:
+                return Constant(value.identity())
+            raise self._facts.refused("it calls itself with an object of the program")
         if value.source is not None:
             return Held(self._held.index(value.source))
         if isinstance(value, TensorValue):

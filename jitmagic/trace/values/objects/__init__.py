@@ -26,5 +26,6 @@ calls of C functions go to the handlers of `trace/builtins/`.
     namespaces          globals and Python modules
     weak_references     weakref.ref
     fixed_objects       meshes, groups and placements of torch.distributed
+    works               collectives that the graph starts, until they are waited for
     identity, opaque    bases: objects guarded by identity; objects whose type has no model
 """
