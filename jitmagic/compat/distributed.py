@@ -17,6 +17,7 @@ __all__ = [
     "gradient_bucket",
     "group_named",
     "in_place_forms",
+    "is_coalescing",
     "make_async",
     "reductions",
     "wait",
@@ -116,3 +117,13 @@ def _store_getter() -> Callable[[], Any]:
 def default_store() -> Any:
     """Return the store of the default process group."""
     return _store_getter()()
+
+
+@cache
+def _world() -> Any:
+    return private("torch.distributed.distributed_c10d._world")
+
+
+def is_coalescing() -> bool:
+    """Return whether collectives of some group are being gathered into one."""
+    return bool(_world().pg_coalesce_state)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ....compat.distributed import broadcast, in_place_forms, reductions
+from ....compat.distributed import broadcast, in_place_forms, is_coalescing, reductions
 from ....graph.distributed.objects import PROCESS_GROUP, names_of_class
 from ....graph.distributed.rooted import rooted_operator
 from ....lazy_dataclass import dataclass
@@ -124,6 +124,9 @@ def _collective(
         given["op"] = machine.constant(reduction)
     if call.constant("group") is None:
         given["group"] = read_state(machine, _default_group)
+    # A block of torch gathers the calls in it, to start them as one collective at its end.
+    if read_state(machine, is_coalescing).as_constant(machine):
+        raise call.refuse("within a block that coalesces collectives")
     _check_types(call)
     has_gradients = machine.graph.grad_enabled and any(map(_has_history, given.values()))
     if has_gradients and name in _RECORDED:
