@@ -93,12 +93,43 @@ def test_classes_behave_as_those_of_dataclasses(keywords: dict[str, bool]) -> No
     assert dataclasses.replace(lazy(x=1), x=3).x == 3
 
 
-def test_methods_are_written_at_their_first_use() -> None:
+def test_methods_are_compiled_when_they_pay() -> None:
     cls = point(lazy_dataclass.dataclass, frozen=True)
-    assert not inspect.isfunction(vars(cls)["__init__"])
+    for _ in range(lazy_dataclass._CALLS):
+        assert not inspect.isfunction(vars(cls)["__init__"])
+        cls(1)
     cls(1)
     assert inspect.isfunction(vars(cls)["__init__"])
     assert not inspect.isfunction(vars(cls)["__repr__"])
+
+
+@pytest.mark.parametrize("keywords", KEYWORDS, ids=str)
+def test_first_instances_are_those_of_the_compiled_init(keywords: dict[str, bool]) -> None:
+    cls = point(lazy_dataclass.dataclass, **keywords)
+    calls: list[dict[str, Any]] = [{"x": 1}, {"x": 1, "names": ["a"]}, {"scale": 2.0, "x": 3}]
+
+    def made() -> list[list[object]]:
+        ones = [] if "kw_only" in keywords else [cls(1, 2, ["b"], note="n")]
+        ones += [cls(**call) for call in calls]
+        return [[getattr(one, part.name) for part in dataclasses.fields(one)] for one in ones]
+
+    before = made()
+    assert not inspect.isfunction(vars(cls)["__init__"])
+    with pytest.raises(TypeError, match="missing 1 required"):
+        cls(y=1)
+    assert inspect.isfunction(vars(cls)["__init__"])
+    assert made() == before
+
+
+@lazy_dataclass.dataclass
+class Named:
+    cls: type
+    compiled: bool
+    args: int = 0
+
+
+def test_fields_have_any_name() -> None:
+    assert Named(cls=int, compiled=True, args=2) == Named(int, True, 2)
 
 
 @lazy_dataclass.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bytecode import FrameSnapshot
 from ..call_warnings import CallWarning, raises_warnings
@@ -24,15 +24,20 @@ from ..frame.ledger import Variant
 from ..frame.native import Entry, EntryForm, GuardProgram, lower_guards
 from ..guards.guard import Guard
 from ..guards.source import Source
+from ..late import late_names
 from ..lazy_dataclass import dataclass
 from ..records import Eager
 from .code_objects import function_data
 from .codec import Json
 from .guards import Mismatch
 from .later import LaterBuilds
-from .reading import ArtifactReader
 from .vocabulary import vocabulary
 from .writing import ArtifactWriter
+
+if TYPE_CHECKING:
+    from .reading import ArtifactReader
+else:
+    late_names(globals(), {"artifact.reading": "ArtifactReader"})
 
 __all__ = [
     "FORMAT", "OtherCall", "StoredEntry", "bound_entry", "compiled_data", "entry_bytes",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from ..construction import StoredBy, construction_of, nothing
+from ..protocols import Protocol
 from ..runtime import native
 from ..symbols.size_programs import SizeProgram
 from ..torch_types import Executable

@@ -6,7 +6,7 @@ arguments that are data, executables or graphs. Out: JSON, which reading.py read
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
@@ -16,12 +16,17 @@ from ..construction import Construction, StoredBy, construction_of
 from ..errors import CannotKeep
 from ..frame.handle import Handle
 from ..frame.native import Dispatcher
+from ..late import late_names
 from ..symbols.context import Context
 from ..symbols.size import Size
 from .codec import Json
 from .graph_texts import graph_text, stored_text
 from .guards import FrameWriter
-from .sizes import LoadedBackwards
+
+if TYPE_CHECKING:
+    from .sizes import LoadedBackwards
+else:
+    late_names(globals(), {"artifact.sizes": "LoadedBackwards"})
 
 __all__ = ["ArtifactWriter"]
 

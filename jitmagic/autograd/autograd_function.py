@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -28,6 +28,7 @@ from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from ..graph.targets.recomputed import check_reentrant, regions_of
 from ..graph.targets.regions import calls_in
+from ..protocols import Protocol
 from ..spec import TensorSpec, has_loose_strides
 from ..symbols.expr import Expr
 from ..symbols.size_programs import SizeCode

@@ -12,14 +12,17 @@ instead of 78, forward and backward, and g++ takes 0.9 s instead of 4.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..lazy_dataclass import dataclass, field, replace
 from ..loops.expr import Expr, Integer, add, bounds, linear
 from ..loops.ir import Buffer, Load, Nest, Value, walk
 from ..schedule.dependencies import store_values
 from ..schedule.substitution import Rebuilder
-from .attention.kernel import AttentionKernel, Kernel
 from .loop_structure import nest_arguments
+
+if TYPE_CHECKING:
+    from .attention.kernel import AttentionKernel, Kernel
 
 __all__ = ["SharedKernels", "distinct_kernels"]
 

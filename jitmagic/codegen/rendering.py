@@ -11,26 +11,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from ..devices import Target
 from ..errors import CannotRender, CompileFailed
 from ..extend.devices import RENDERERS as REGISTERED
 from ..extend.devices import RegisteredRenderer
-from ..late import load
+from ..late import late_names, load
 from ..loops.ir import Buffer, Extern, Nest
+from ..protocols import Protocol
 from ..schedule.products import products_of
 from ..schedule.result import Schedule
 from ..symbols.symbolic_numbers import Symbol
-from .attention.kernel import Kernel as Rendered
-from .attention.kernel import attention_kernel
 from .build_plan import build_plan
 from .equal_kernels import SharedKernels, distinct_kernels
 from .kernel import Kernel
-from .kernel_verifier import verify_kernel
 from .loop_structure import nest_symbols, structure
 from .plan import Config, KernelChoice, KernelSource, Plan, PlanTemplate, SizeVector
 from .products.blocks import programmed_products
+
+if TYPE_CHECKING:
+    from .attention.kernel import Kernel as Rendered
+    from .attention.kernel import attention_kernel
+    from .kernel_verifier import verify_kernel
+else:
+    late_names(
+        globals(),
+        {
+            "codegen.attention.kernel": "attention_kernel",
+            "codegen.kernel_verifier": "verify_kernel",
+        },
+    )
 
 __all__ = [
     "RENDERERS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import GraphModule
@@ -18,12 +19,17 @@ from ..construction import made_by
 from ..errors import ASSERTION, CompileFailed
 from ..graph.autocast_mode import restoring_modes
 from ..graph.lazy_module import with_code
-from ..graph.symbolic.python_numbers import in_python
 from ..guards.read import read_source
+from ..late import late_names
 from ..records import USERS_BACKEND, Recording
 from ..runtime.examples import examples
 from ..torch_types import AnyFunction, Executable
 from ..trace.result import GraphInput
+
+if TYPE_CHECKING:
+    from ..graph.symbolic.python_numbers import in_python
+else:
+    late_names(globals(), {"graph.symbolic.python_numbers": "in_python"})
 
 __all__ = ["call_backend", "example_inputs", "interpreted_by_torch"]
 

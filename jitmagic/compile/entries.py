@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import FunctionType, MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,6 +38,7 @@ from ..graph.targets.regions import calls_in
 from ..graph.wrappers.wrapping import Unwrap, is_wrapper
 from ..guards.guard import GlobalState
 from ..guards.source import Source
+from ..late import late_names
 from ..options import Options
 from ..records import Eager, Recording
 from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
@@ -45,13 +46,23 @@ from ..torch_types import AnyFunction, Executable
 from ..trace.breaks import Finalizer
 from ..trace.builtins.registry import handles
 from ..trace.residual import finalizers
-from ..trace.residual.emit import CannotEmit, FrameScope, emit
-from ..trace.residual.frame_readers import callees_may_read_locals
 from ..trace.residual.template import template_of
 from ..trace.residual.undo import can_start_over, written_before_raising
-from ..trace.result import Break, Trace
+from ..trace.result import Break, CannotEmit, Trace
 from .compared import comparable
 from .sizes import CompiledGraph
+
+if TYPE_CHECKING:
+    from ..trace.residual.emit import FrameScope, emit
+    from ..trace.residual.frame_readers import callees_may_read_locals
+else:
+    late_names(
+        globals(),
+        {
+            "trace.residual.emit": "FrameScope, emit",
+            "trace.residual.frame_readers": "callees_may_read_locals",
+        },
+    )
 
 __all__ = [
     "check_backwards",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.fx import GraphModule
@@ -22,9 +22,9 @@ from ..codegen import render, verify_kernels
 from ..codegen.plan import KernelSource, Plan
 from ..devices import Target, find_target, weaker_target
 from ..errors import CompileFailed, PassFailed, warn
+from ..late import late_names
 from ..loops.ir import LoopProgram
 from ..loops.lower import device_of_kernels, lower
-from ..loops.verify import verify
 from ..options import Options
 from ..records import Recording
 from ..runtime.background_builds import is_interpreted_meanwhile
@@ -36,7 +36,14 @@ from .graph_passes import edit_loops
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_backwards import Builders
-from .tuning import best_kernels, best_products
+
+if TYPE_CHECKING:
+    from ..loops.verify import verify
+    from .tuning import best_kernels, best_products
+else:
+    late_names(
+        globals(), {"compile.tuning": "best_kernels, best_products", "loops.verify": "verify"}
+    )
 
 __all__ = ["Rendered", "build_executable", "build_native", "builders_for_sizes", "render_graph"]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
@@ -29,22 +29,34 @@ from ..autograd.nodes import (
     placeholders,
 )
 from ..autograd.result import Joint, Partition
-from ..autograd.verify import describe_calls, normalized_strides
 from ..budget import check
 from ..errors import PassFailed, is_ours
 from ..extend.passes import PassContext, RegisteredPass, passes_for
 from ..graph.memory import memory_of
 from ..graph.node_meta import mutated_by
 from ..graph.passes import describe_edited, drop_dead_code, state_of
-from ..graph.verify import verify
+from ..late import late_names
 from ..loops.ir import Buffer, LoopProgram
-from ..loops.verify import verify as verify_loops
 from ..records import USERS_PASS, Recording
 from ..schedule.dependencies import storages, writes_of
 from ..spec import TensorSpec
 from ..symbols.size import is_same
 from ..torch_types import OpOverload
 from ..trace.result import Trace
+
+if TYPE_CHECKING:
+    from ..autograd.verify import describe_calls, normalized_strides
+    from ..graph.verify import verify
+    from ..loops.verify import verify as verify_loops
+else:
+    late_names(
+        globals(),
+        {
+            "autograd.verify": "describe_calls, normalized_strides",
+            "graph.verify": "verify",
+            "loops.verify": "verify as verify_loops",
+        },
+    )
 
 __all__ = ["edit_captured", "edit_joint", "edit_loops", "edit_parts"]
 

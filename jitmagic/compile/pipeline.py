@@ -22,14 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
 from ..autograd.autograd_function import BackwardCache, fx_executable, make_callable
 from ..autograd.backward_graphs import SavedLayouts
-from ..autograd.freezing import frozen_parts
 from ..autograd.joint import trace_joint
 from ..autograd.partition import partition
 from ..autograd.replay import Replay
@@ -46,22 +45,19 @@ from ..frame.sandbox import sandbox
 from ..frame.tag import tag
 from ..frame.torch_compile_boundary import hide
 from ..graph.symbolic.data_split import split_at_data
-from ..graph.verify import verify
 from ..guards.state import is_transformed_call
+from ..late import late_names
 from ..options import Options
 from ..records import Eager, Failed, PendingBuild, Postponed, Recording, TookTooLong
 from ..spec import TensorSpec
 from ..symbols.probe import noting
 from ..torch_types import Executable
-from ..trace.residual.generators import rewrite_generator
 from ..trace.residual.resume import FlatCode
 from ..trace.restarts import Stop
 from ..trace.result import Constant, Return, Trace
 from ..trace.varying.concrete import places_of
 from .backends import call_backend, example_inputs, interpreted_by_torch
 from .background import build_in_background, compile_on_worker, may_wait
-from .buckets import compile_buckets
-from .data_partitions import compile_partitions
 from .entries import (
     check_backwards,
     has_operations,
@@ -70,8 +66,6 @@ from .entries import (
     wrap_executable,
 )
 from .executable import build_executable, builders_for_sizes
-from .frozen_weights import FrozenExecutable, frozen_places
-from .func_transforms import under_transforms
 from .fused_attention import with_fused_attention
 from .graph_passes import edit_captured, edit_joint, edit_parts
 from .lazy_backwards import build_backward, prepare_backward, stand_in_inputs, warn_of_replay
@@ -81,6 +75,28 @@ from .sizes import CompiledGraph, SizeCompiler, SizedState, compile_sizes
 from .subgraphs import compile_subgraphs
 from .thread_state import has_observers
 from .tracing import note_numbers, stop_before, trace_frame, trace_statically
+
+if TYPE_CHECKING:
+    from ..autograd.freezing import frozen_parts
+    from ..graph.verify import verify
+    from ..trace.residual.generators import rewrite_generator
+    from .buckets import compile_buckets
+    from .data_partitions import compile_partitions
+    from .frozen_weights import FrozenExecutable, frozen_places
+    from .func_transforms import under_transforms
+else:
+    late_names(
+        globals(),
+        {
+            "autograd.freezing": "frozen_parts",
+            "compile.buckets": "compile_buckets",
+            "compile.data_partitions": "compile_partitions",
+            "compile.frozen_weights": "FrozenExecutable, frozen_places",
+            "compile.func_transforms": "under_transforms",
+            "graph.verify": "verify",
+            "trace.residual.generators": "rewrite_generator",
+        },
+    )
 
 __all__ = [
     "compile_backward",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import RLock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch.fx import GraphModule
 
@@ -18,15 +18,19 @@ from ..autograd.backward_graphs import backward_without
 from ..construction import StoredBy, construction_of, nothing
 from ..devices import Target
 from ..graph.symbolic.concrete import graph_at
-from ..late import collector_paused
+from ..late import collector_paused, late_names
 from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import Recording
 from ..runtime.native import SIZES_KEPT, BySizes, add_alone, add_template, by_sizes
 from ..symbols.expr import Expr
-from ..symbols.predicates import Predicates, checks
 from ..torch_types import Executable
-from .template import SizeTuple, Templates
+
+if TYPE_CHECKING:
+    from ..symbols.predicates import Predicates, checks
+    from .template import SizeTuple, Templates
+else:
+    late_names(globals(), {"compile.template": "Templates", "symbols.predicates": "checks"})
 
 __all__ = ["BackwardAhead", "Builders", "SizedBackwards", "SizedGraphs"]
 

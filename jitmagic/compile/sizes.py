@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import RLock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -34,6 +34,7 @@ from ..graph.autocast_mode import restoring_modes
 from ..graph.lazy_module import with_code
 from ..graph.symbolic.concrete import ScalarInput, results_of
 from ..guards.source import Source
+from ..late import late_names
 from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import COMPILED, Failed, Recording, TookTooLong
@@ -50,7 +51,6 @@ from ..runtime.native import (
 from ..spec import TensorSpec
 from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
-from ..symbols.predicates import checks
 from ..symbols.size import DataSize, SizeOf
 from ..symbols.size_programs import SizeProgram
 from ..symbols.symbolic_numbers import Symbol
@@ -58,10 +58,23 @@ from ..torch_types import Executable
 from ..trace.residual.undo import can_start_over, written_before_raising
 from ..trace.result import GraphInput, Trace
 from ..trace.varying.concrete import expected_of, hints_of, places_of, with_sizes
-from .sized_backend import SizedBackend
 from .sized_backwards import Builders
-from .sized_joint import BuiltExecutable, SizedJoint, places_among
-from .template import SizeTuple, for_all_sizes
+
+if TYPE_CHECKING:
+    from ..symbols.predicates import checks
+    from .sized_backend import SizedBackend
+    from .sized_joint import BuiltExecutable, SizedJoint, places_among
+    from .template import SizeTuple, for_all_sizes
+else:
+    late_names(
+        globals(),
+        {
+            "compile.sized_backend": "SizedBackend",
+            "compile.sized_joint": "SizedJoint, places_among",
+            "compile.template": "for_all_sizes",
+            "symbols.predicates": "checks",
+        },
+    )
 
 __all__ = [
     "Compile", "CompiledGraph", "SizeCompiler", "SizedState", "compile_at", "compile_sizes",

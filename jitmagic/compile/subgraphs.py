@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import GraphModule
@@ -18,7 +19,7 @@ from ..errors import CompileFailed, OperationFailed
 from ..graph.node_meta import lines_of
 from ..graph.subgraphs import Split, Subgraph, split_into_subgraphs
 from ..graph.target_names import call_name
-from ..graph.verify import verify
+from ..late import late_names
 from ..options import Options
 from ..records import Recording
 from ..runtime.examples import examples
@@ -26,6 +27,11 @@ from ..runtime.native import Step, split_graph
 from ..spec import TensorSpec
 from .lazy_backwards import warn_once
 from .sizes import CompiledGraph
+
+if TYPE_CHECKING:
+    from ..graph.verify import verify
+else:
+    late_names(globals(), {"graph.verify": "verify"})
 
 __all__ = ["compile_subgraphs"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from threading import RLock
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch.fx import GraphModule
 
@@ -24,6 +24,7 @@ from ..lazy_dataclass import dataclass, replace
 from ..loops.lower import lower
 from ..loops.verify import verify
 from ..options import Options
+from ..protocols import Protocol
 from ..records import LazyPayload, Recording
 from ..runtime.background_builds import is_interpreted_meanwhile
 from ..runtime.load import Loaded, load_template

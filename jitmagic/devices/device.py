@@ -8,12 +8,13 @@ part of every cache key. `weaker_target` returns the tier to try after one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend
 
 from ..lazy_dataclass import dataclass, replace
+from ..protocols import Protocol
 
 __all__ = [
     "AttentionFacts",

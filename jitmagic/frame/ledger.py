@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,6 +35,7 @@ from ..guards.read import read_source
 from ..guards.source import Argument, Source, describe
 from ..guards.words import one_value
 from ..lazy_dataclass import dataclass, field
+from ..protocols import Protocol
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..spec import TensorSpec
 from ..symbols.size import SizeOf, origin_at, stride_place

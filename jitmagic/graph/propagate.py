@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,7 @@ from ..compat.functions import pad_packed_sequence
 from ..compat.modes import TorchFunctionOfSubclassesOff
 from ..devices import row_of
 from ..errors import UserLine
+from ..late import late_names
 from ..operators.operation import operation, overloads_named, takes_device
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
@@ -37,12 +38,6 @@ from .operators.meta_functions import infer_without_rule
 from .operators.recurrent import by_one_step
 from .operators.registered import infer_registered
 from .operators.shapes import infer_accepted, tensors_of
-from .operators.symbolic_shapes import (
-    CallSignature,
-    shapes_by_sampling,
-    with_sizes_of_call,
-)
-from .operators.without_meta import only_writes
 from .rules import Rules
 from .symbolic.data_sizes import NewSize, infer_data_dependent, infer_padded_sequence
 from .symbolic.sized_calls import call_with_sizes
@@ -52,6 +47,20 @@ from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .target_names import Target, call_name, target_name
 from .targets.control_flow import has_graphs
 from .wrappers.wrapping import NotFollowed, holds_wrapper
+
+if TYPE_CHECKING:
+    from .operators.symbolic_shapes import CallSignature, shapes_by_sampling, with_sizes_of_call
+    from .operators.without_meta import only_writes
+else:
+    late_names(
+        globals(),
+        {
+            "graph.operators.symbolic_shapes": (
+                "CallSignature, shapes_by_sampling, with_sizes_of_call"
+            ),
+            "graph.operators.without_meta": "only_writes",
+        },
+    )
 
 __all__ = [
     "DataDependent",

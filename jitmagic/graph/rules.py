@@ -33,12 +33,6 @@ class Rules(Generic[T]):
         self.rules = tuple(rule if isinstance(rule, Rule) else Rule(rule) for rule in rules)
         self._acts: dict[str, tuple[Callable[..., T | None], ...]] = {}
 
-    def extend(self, *rules: Rule | Callable[..., T | None]) -> None:
-        """Add rules after the present ones: a table may be listed where its rules can be written,
-        above the module that asks it."""
-        self.rules += Rules(*rules).rules
-        self._acts.clear()
-
     def ask(self, *question: object, about: str = "") -> T | None:
         """Return the first answer to a question about a name, or None."""
         acts = self._acts.get(about)

@@ -13,34 +13,37 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ..budget import check
 from ..errors import VerifyError
+from ..extend.operator_rows import LOWERINGS
 from ..graph.nested import map_nodes
 from ..graph.operators.raising import may_raise_on_data
 from ..graph.symbolic.concrete import Values, moved_to
 from ..graph.symbolic.number_ranges import READS_NUMBER
 from ..graph.symbolic.sym_node import sizes_in
+from ..late import late_names
 from ..spec import TensorSpec, contiguous_strides, spec_of
 from ..symbols.size import Dimension
 from ..torch_types import Args, Kwargs, OpOverload
-from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Decline, LoopBuilder, Out
 from .cpu_scalars import cpu_scalars_for
 from .in_place import lower_in_place
 from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
-from .registered import registered_lowering
 from .registry import FALLBACKS, lowering_of
 from .tensor_view import NumberView, TensorView, broadcast_point
 
-__all__ = ["device_of_kernels", "lower"]
+if TYPE_CHECKING:
+    from .registered import registered_lowering
+else:
+    late_names(globals(), {"loops.registered": "registered_lowering"})
 
-assert _register_lowerings is not None
+__all__ = ["device_of_kernels", "lower"]
 
 
 def lower(gm: GraphModule, name: str, values: Values = MappingProxyType({})) -> LoopProgram:
@@ -138,7 +141,8 @@ def _call(builder: LoopBuilder, node: Node, env: Mapping[Node, Any]) -> object:
     out = Out(node.name, _result_specs(builder, node))
     functions = node.meta.get("functions", ())
     builder.functions = tuple(one and _lower(one, "function", builder.moved) for one in functions)
-    lowering = registered_lowering(op) or lowering_of(str(op))
+    registered = registered_lowering(op) if LOWERINGS.rows else None
+    lowering = registered or lowering_of(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "unused, but it may raise"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import ExtensionFailed, UsageError, warn
 from ..extend.operator_rows import LOWERINGS, RegisteredLowering, row_of
-from ..extend.scalars import Scalar
 from ..graph.operators.raising import call_may_raise
+from ..late import late_names
 from ..lazy_dataclass import dataclass
 from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.size import Size, SizeFloat
@@ -32,6 +32,11 @@ from .ops.views import wrap_dim
 from .registry import operand_value
 from .tensor_view import NumberView, Point, TensorView, broadcast_shapes
 from .values import FLOATS, cast, compute, constant, number, opmath, where
+
+if TYPE_CHECKING:
+    from ..extend.scalars import Scalar
+else:
+    late_names(globals(), {"extend.scalars": "Scalar"})
 
 __all__ = ["registered_lowering"]
 

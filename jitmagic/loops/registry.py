@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..late_tables import LateTable
 from ..operators.scalar import SCALARS, ScalarOperation
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat
@@ -50,8 +51,9 @@ __all__ = [
 Lowering = AnyFunction
 Function = TypeVar("Function", bound=Callable[..., Any])
 Scalar = Callable[..., Value]
-LOWERINGS: dict[str, Lowering] = {}
-FALLBACKS: dict[str, str] = {}  # ops that are always ATen calls, with the reason
+LOWERINGS: LateTable[str, Lowering] = LateTable("lowerings")
+# Ops that are always ATen calls, with the reason.
+FALLBACKS: LateTable[str, str] = LateTable("fallbacks")
 
 
 def lowers(*overloads: str, numbers: bool = False) -> Callable[[Function], Function]:
@@ -155,8 +157,8 @@ def lowering_of(overload: str) -> Lowering | None:
     """Return the lowering of an overload, which may be one of a scalar operation that was
     registered after the import.
     """
-    if overload in LOWERINGS:
-        return LOWERINGS[overload]
+    if (found := LOWERINGS.get(overload)) is not None:
+        return found
     rows = (row for row in tuple(SCALARS.values()) if overload in row.overloads)
     return next(map(one_to_one, rows), None)
 

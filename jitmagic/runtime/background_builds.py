@@ -16,19 +16,28 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..codegen.plan import KernelSource, Unit
 from ..devices import Target
 from ..devices.cpu import INTERPRETED
 from ..errors import warn
+from ..late import late_names
 from ..lazy_dataclass import dataclass, field
 from ..options import Options
 from ..platforms import usable_processors
+from ..protocols import Protocol
 from ..replacements import Replacement
 from .store import store_of
-from .toolchain import SECONDS, is_built
-from .translation_units import build_units
+
+if TYPE_CHECKING:
+    from .toolchain import is_built, time_limit
+    from .translation_units import build_units
+else:
+    late_names(
+        globals(),
+        {"runtime.toolchain": "is_built, time_limit", "runtime.translation_units": "build_units"},
+    )
 
 __all__ = [
     "BackgroundBuild", "MissingUnits", "build_ahead", "exiting", "is_interpreted_meanwhile",
@@ -105,7 +114,7 @@ class BackgroundBuild:
     def _build(self, report: Report) -> None:
         for part in self.wanted:
             store = store_of(part.options)
-            seconds = part.options.compile_seconds or SECONDS  # no call waits for it
+            seconds = time_limit(part.options)
             build_units(part.units, part.target, store, seconds, report, exiting)
 
 
@@ -218,7 +227,7 @@ class _ReplacingJob:
         error, options = "", self._options
         # The call that has begun this would share Python with it: 5 of 20 ms of a first call.
         exiting.wait(_HEAD_START)
-        seconds = options.compile_seconds or SECONDS  # no call waits for it
+        seconds = time_limit(options)
         try:
             libraries = build_units(
                 self._source.units, self._target, store_of(options), seconds, _ignore, exiting

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..budget import check, left, stopped
@@ -23,6 +23,7 @@ from ..devices import Target
 from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
 from ..extension import runtime_module
+from ..late import late_names
 from ..lazy_dataclass import dataclass, replace
 from ..options import Options
 from ..replacements import Replacement
@@ -30,9 +31,7 @@ from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from .alignment import aligned_arguments, inputs_of_kernels
 from .background_builds import is_interpreted_meanwhile, replace_later, was_built_ahead
-from .cuda_driver import load_function
 from .cuda_graphs.graph_pool import GraphPool
-from .cuda_graphs.replayer import Replayer, can_replay, replaying
 from .native import (
     CpuEntry,
     CudaEntry,
@@ -42,12 +41,29 @@ from .native import (
     executable_template,
     make_executable,
 )
-from .numba_kernels import build_functions
-from .precompiled import refusals
 from .store import content_key, store_of
-from .toolchain import Library, library_file
-from .translation_units import build_units
-from .triton_kernels import Cubin, build_cubins, cubins_of_files
+
+if TYPE_CHECKING:
+    from .cuda_driver import load_function
+    from .cuda_graphs.replayer import Replayer, can_replay, replaying
+    from .numba_kernels import build_functions
+    from .precompiled import refusals
+    from .toolchain import Library, library_file
+    from .translation_units import build_units
+    from .triton_kernels import Cubin, build_cubins, cubins_of_files
+else:
+    late_names(
+        globals(),
+        {
+            "runtime.cuda_driver": "load_function",
+            "runtime.cuda_graphs.replayer": "Replayer, can_replay, replaying",
+            "runtime.numba_kernels": "build_functions",
+            "runtime.precompiled": "refusals",
+            "runtime.toolchain": "Library, library_file",
+            "runtime.translation_units": "build_units",
+            "runtime.triton_kernels": "build_cubins, cubins_of_files",
+        },
+    )
 
 __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 

@@ -27,6 +27,7 @@ from ..devices import PROCESSORS, Target
 from ..devices.cpu import distrust_compiler
 from ..errors import ToolchainError
 from ..lazy_dataclass import dataclass
+from ..options import Options
 from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, compiled_object, link_commands, object_file, processors_here
@@ -34,7 +35,6 @@ from .memory_loading import Image, ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
-    "SECONDS",
     "Library",
     "build_command",
     "build_library",
@@ -48,6 +48,7 @@ __all__ = [
     "linked_with",
     "missing_objects",
     "object_key",
+    "time_limit",
 ]
 
 _FLAGS = (
@@ -65,7 +66,7 @@ _PRODUCTS = re.compile(
     r"^#include <jitmagic/(?:gemm|chain|attention|dequantised)\.h>$", re.MULTILINE
 )
 _OBJECTS = ("jitmagic/products.cpp",)
-SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
+_SECONDS = 600.0  # per compiler: a hundred times what the largest kernels take
 _ROOM = 1 << 20  # bytes, more than a library takes
 
 Slots = AbstractContextManager[object]  # limits the number of concurrent compilers
@@ -227,12 +228,17 @@ def is_built(text: str, target: Target, store: Store) -> bool:
     return store.get(_key(text, target), ".so") is not None
 
 
+def time_limit(options: Options) -> float:
+    """Return the seconds that a compiler may take if no call waits for it."""
+    return options.compile_seconds or _SECONDS
+
+
 def build_library(
     text: str,
     target: Target,
     store: Store,
     symbols: Iterable[str] = (),
-    seconds: float = SECONDS,
+    seconds: float = _SECONDS,
     cancel: threading.Event | None = None,
     slots: Slots = _UNLIMITED,
 ) -> Library:

@@ -25,24 +25,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ..devices import Target
-from ..loops.ir import LoopProgram, Nest
+from ..late import late_names
+from ..loops.ir import Extern, LoopProgram, Nest
+from ..loops.ops.extern import started_by
 from ..loops.sizes import is_dynamic
 from ..options import Options
-from .column_sums import with_column_sums
 from .dependencies import analyse
-from .dequantised_products import has_dequantised_products, with_dequantised_products
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
-from .late_waits import with_late_waits
-from .libraries.activations import with_activations
-from .libraries.aligned_products import with_aligned_rows
-from .libraries.convolution_biases import with_separate_biases
-from .libraries.depthwise import with_own_depthwise_convolutions
-from .libraries.dropouts import with_own_dropouts
-from .libraries.layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
 from .product_chains import join_chains
@@ -53,9 +47,37 @@ from .products import (
     with_generated_products,
 )
 from .result import Decision, Schedule
-from .sized_memory import plan_regions
-from .split_reductions import split_reductions
 from .tile import drop_unit_axes
+
+if TYPE_CHECKING:
+    from .column_sums import with_column_sums
+    from .dequantised_products import has_dequantised_products, with_dequantised_products
+    from .late_waits import with_late_waits
+    from .libraries.activations import with_activations
+    from .libraries.aligned_products import with_aligned_rows
+    from .libraries.convolution_biases import with_separate_biases
+    from .libraries.depthwise import with_own_depthwise_convolutions
+    from .libraries.dropouts import with_own_dropouts
+    from .libraries.layouts import turned_outputs, with_images_channels_last
+    from .sized_memory import plan_regions
+    from .split_reductions import split_reductions as with_split_reductions
+else:
+    late_names(
+        globals(),
+        {
+            "schedule.column_sums": "with_column_sums",
+            "schedule.late_waits": "with_late_waits",
+            "schedule.dequantised_products": "has_dequantised_products, with_dequantised_products",
+            "schedule.libraries.activations": "with_activations",
+            "schedule.libraries.aligned_products": "with_aligned_rows",
+            "schedule.libraries.convolution_biases": "with_separate_biases",
+            "schedule.libraries.depthwise": "with_own_depthwise_convolutions",
+            "schedule.libraries.dropouts": "with_own_dropouts",
+            "schedule.libraries.layouts": "turned_outputs, with_images_channels_last",
+            "schedule.sized_memory": "plan_regions",
+            "schedule.split_reductions": "split_reductions as with_split_reductions",
+        },
+    )
 
 __all__ = [
     "Decision",
@@ -81,12 +103,13 @@ def schedule(
     read only by jitmagic's own backward, which accepts any layout.
     """
     products: list[Decision] = []
-    # Before fusion: a product that is written as a nest can fuse with its readers.
-    if options.fuse and has_dequantised_products(target):
-        program, products = with_dequantised_products(program, target)
-    if options.fuse and generated_products(target):
-        program, made = with_generated_products(program, target, generated)
-        products += made
+    if _has_calls(program):
+        # Before fusion: a product that is written as a nest can fuse with its readers.
+        if options.fuse and has_dequantised_products(target):
+            program, products = with_dequantised_products(program, target)
+        if options.fuse and generated_products(target):
+            program, made = with_generated_products(program, target, generated)
+            products += made
     program = _prepared(program, target, options, saved)
     graph = analyse(program)
     groups = Groups(program, graph, multiplies_halves(target))
@@ -96,10 +119,12 @@ def schedule(
     drop_dead_stores(fusion)
     if options.fuse:
         join_chains(fusion)
-    exact = options.precision != "fast"
-    # After fusion: whether a reduction leaves cores idle depends on its whole nest.
-    fused = split_reductions(with_column_sums(ordered_program(fusion, exact), target), target)
-    fused = with_late_waits(fused)
+    fused = ordered_program(fusion, exact=options.precision != "fast")
+    if target.multiprocessors:
+        # After fusion: whether a reduction leaves cores idle depends on its whole nest.
+        fused = with_split_reductions(with_column_sums(fused, target), target)
+    if any(isinstance(step, Extern) and started_by(step.op) for step in fused.steps):
+        fused = with_late_waits(fused)
     decisions = tuple(fusion.decisions)
     memory = plan_regions(fused) if is_dynamic(fused) else plan_memory(fused)
     return Schedule(
@@ -115,14 +140,26 @@ def product_choices(
     return open_products(program, target) if makes else {}
 
 
+def _has_calls(program: LoopProgram) -> bool:
+    return any(isinstance(step, Extern) for step in program.steps)
+
+
 def _prepared(program: LoopProgram, target: Target, options: Options, saved: int) -> LoopProgram:
-    program = with_separate_biases(without_unread_values(program))
+    program = without_unread_values(program)
+    if _has_calls(program):
+        program = _with_better_calls(program, target, options, saved)
+    steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
+    return replace(program, steps=tuple(steps))
+
+
+def _with_better_calls(
+    program: LoopProgram, target: Target, options: Options, saved: int
+) -> LoopProgram:
+    program = with_separate_biases(program)
     if options.fuse:
         program = with_own_dropouts(program, target, options.cuda_graphs)
     program = with_images_channels_last(program, saved, options.precision == "fast")
     if options.fuse:
         program = with_own_depthwise_convolutions(program, target)
     program = with_aligned_rows(program)
-    program = with_activations(program, target) if options.fuse else program
-    steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
-    return replace(program, steps=tuple(steps))
+    return with_activations(program, target) if options.fuse else program

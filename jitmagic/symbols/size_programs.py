@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from ..construction import made_by
 from ..extension import runtime_module
+from ..protocols import Protocol
 from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
 from .interval import INT64, Interval

@@ -34,5 +34,4 @@
     region          graphs within a graph: backwards, functions under torch.func, loop bodies
     input_memory    guards and breaks for in-place writes to graph inputs
     dead_calls      probes the kernels of calls that dead-code elimination would drop
-    inventory       imports every module that registers handlers; new ones get their name there
 """

@@ -10,18 +10,17 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..graph.distributed.objects import is_fixed_class
 from ..graph.symbolic.sym_node import as_dimension
+from ..late import late_names
 from .breaks import GraphBreak, UnknownObject
 from .values.base import Machine, Value
 from .values.containers.mappings import DictValue
 from .values.containers.sequences import ListValue, SizeValue, SliceValue, TupleValue
-from .values.containers.set_store import SetStore
-from .values.containers.sets import SetValue
 from .values.numbers.number import dimension_value
 from .values.numpy_scalars import ARRAY_SCALARS
 from .values.objects.callables import BuiltinValue
@@ -30,6 +29,18 @@ from .values.objects.enums import EnumValue
 from .values.objects.fixed_objects import FixedValue
 from .values.objects.identity import IdentityValue
 from .values.objects.type_forms import TYPE_FORMS, TypeFormValue
+
+if TYPE_CHECKING:
+    from .values.containers.set_store import SetStore
+    from .values.containers.sets import SetValue
+else:
+    late_names(
+        globals(),
+        {
+            "trace.values.containers.set_store": "SetStore",
+            "trace.values.containers.sets": "SetValue",
+        },
+    )
 
 __all__ = ["fresh_value"]
 

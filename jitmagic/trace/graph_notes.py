@@ -10,13 +10,14 @@ import the machine, which imports this one.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ..graph.builder import GraphBuilder
 from ..guards.source import Source
+from ..protocols import Protocol
 from ..spec import TensorSpec
 from .breaks import GraphBreak, TransformRefused
 from .result import FromSource, GraphInput, InputKind

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import CodeType
+from typing import TYPE_CHECKING
 
 from ..budget import OutOfTime
 from ..bytecode.snapshot import FrameSnapshot
@@ -23,10 +24,10 @@ from ..graph.builder import GraphBuilder
 from ..guards.guard import AutocastDetails, Guard, IdentityIs
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_details, read_state
+from ..late import late_names
 from ..options import Options
 from ..symbols.context import Specialize
 from ..symbols.size import Size
-from . import inventory
 from .assumptions import Assumptions
 from .attempts import next_attempt
 from .breaks import (
@@ -57,38 +58,40 @@ from .python_loops.plain import (
 from .python_loops.rolled import check_head
 from .residual.finalizers import check_dropped, names_kept_bound, passes_last_reference
 from .residual.undo import can_assert
-from .restarts import (
-    Reached,
-    Restart,
-    Stop,
-    check_branch,
-    release_tracebacks,
-)
+from .restarts import Reached, Restart, Stop, check_branch, release_tracebacks
 from .result import Break, BreakReason, Draw, Effect, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, Returned, Signal, program_of, user_lines
 from .suspended import suspended
-from .values.autograd.backward_facts import BackwardFacts, SavedObjects, release_facts
-from .values.autograd.later_hooks import register_at_exit
+from .values.autograd.traced_backwards import SavedObjects, release_facts
 from .values.base import Args, Builder, CannotRebuild, Kwargs, Lazy, ObservedError, Value
 from .values.containers.generators import GeneratorValue
 from .values.containers.mappings import DictValue
 from .values.numbers.varying_counts import loop_test_position
-from .values.objects.binding import bind_arguments
 from .values.objects.classes import ClassValue, class_value
 from .values.objects.constants import ATOMS
 from .values.objects.exceptions import ExceptionValue
 from .values.objects.functions import FunctionValue
 from .values.objects.namespaces import frame_globals
 from .values.tensors.leaves import output_leaves
-from .varying.attempt_symbols import (
-    Symbols,
-    undecided_reason,
-)
+from .values.tensors.tensor_hooks import TensorHooks
+from .varying.attempt_symbols import Symbols, undecided_reason
 from .wrap import Wrapper, wrap_object
+
+if TYPE_CHECKING:
+    from .values.autograd.backward_facts import BackwardFacts
+    from .values.autograd.later_hooks import register_at_exit
+    from .values.objects.binding import bind_arguments
+else:
+    late_names(
+        globals(),
+        {
+            "trace.values.autograd.later_hooks": "register_at_exit",
+            "trace.values.objects.binding": "bind_arguments",
+        },
+    )
 
 __all__ = ["Machine", "trace"]
 
-assert inventory.MODULES  # importing it registers all handlers and values
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
@@ -261,7 +264,8 @@ class Machine:
         try:
             exit_ = make_exit(builder)
             self.effects.describe(builder)
-            register_at_exit(self, builder)
+            if self.notes.of(TensorHooks):
+                register_at_exit(self, builder)
             for hook in self._hooks:
                 hook(builder)
             for generator in self._generators:

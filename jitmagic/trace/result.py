@@ -56,6 +56,7 @@ __all__ = [
     "BuildSet",
     "BuildSlice",
     "BuildTuple",
+    "CannotEmit",
     "Constant",
     "DelAttr",
     "DelItem",
@@ -444,6 +445,10 @@ class Trace:
         """The break at its end, unless the user requested it or gets an error there."""
         is_one = isinstance(self.exit, Break) and not self.exit.reason.expected
         return self.exit if is_one else None  # type: ignore[return-value]
+
+
+class CannotEmit(Exception):
+    """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
 
 
 def sources_read(part: object) -> Iterator[Source]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 
@@ -40,6 +40,7 @@ from ..guards.guard import (
 )
 from ..guards.source import Argument, FunctionPart, Source, describe
 from ..lazy_dataclass import dataclass, field, replace
+from ..protocols import Protocol
 from .library_files import is_library
 from .restarts import Stop
 from .result import BreakReason

@@ -5,11 +5,13 @@ Only the exact type of the object is read here; its Value class guards whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..guards.guard import IdentityIs
 from ..guards.source import Source
+from ..late_tables import LateTable, class_name
 from .values.base import Machine, Value
 
 __all__ = ["Wrapper", "by_identity", "intercepts", "wrap_object", "wraps", "wraps_named"]
@@ -18,18 +20,23 @@ Wrapper = Callable[[Machine, object, Source], Value]
 Interceptor = Callable[[Machine, object, Source], Value | None]
 _W = TypeVar("_W", bound=Callable[..., object])
 
-_EXACT: dict[type, Wrapper] = {}
-_SUBCLASSES: dict[type, Wrapper] = {}
-_NAMED: dict[tuple[str, str], Wrapper] = {}  # (module, class) of an optional package
-_INTERCEPTORS: dict[type, list[Interceptor]] = {}
+_EXACT: LateTable[type, Wrapper] = LateTable("wrappers of a type", class_name)
+_SUBCLASSES: LateTable[type, Wrapper] = LateTable("wrappers of subclasses", class_name)
+# By (module, class) of an optional package.
+_NAMED: LateTable[tuple[str, str], Wrapper] = LateTable("wrappers by name", ".".join)
+# By type, and the library of the objects; "": of all.
+_INTERCEPTORS: LateTable[tuple[type, str], list[Interceptor]] = LateTable(
+    "interceptors", lambda key: f"{class_name(key[0])}:{key[1]}"
+)
+_OF_LIBRARIES = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
-def wraps(*types: type, subclasses: bool = False) -> Callable[[_W], _W]:
+def wraps(*kinds: type, subclasses: bool = False) -> Callable[[_W], _W]:
     """Register how objects of these types become values; see values/base.py."""
 
     def register(wrapper: _W) -> _W:
         table = _SUBCLASSES if subclasses else _EXACT
-        table.update(dict.fromkeys(types, wrapper))  # type: ignore[arg-type]
+        table.update(dict.fromkeys(kinds, wrapper))  # type: ignore[arg-type]
         return wrapper
 
     return register
@@ -47,12 +54,14 @@ def wraps_named(module: str, name: str) -> Callable[[Wrapper], Wrapper]:
     return register
 
 
-def intercepts(*types: type) -> Callable[[_W], _W]:
-    """Register a function that is called before the wrapper of `wraps`, for exactly these types."""
+def intercepts(*kinds: type, library: str = "") -> Callable[[_W], _W]:
+    """Register a function that is called before the wrapper of `wraps`, for exactly these types.
+    `library`: it only answers for modules and functions of this top-level package.
+    """
 
     def register(interceptor: _W) -> _W:
-        for kind in types:
-            _INTERCEPTORS.setdefault(kind, []).append(interceptor)  # type: ignore[arg-type]
+        for kind in kinds:
+            _INTERCEPTORS.setdefault((kind, library), []).append(interceptor)  # type: ignore[arg-type]
         return interceptor
 
     return register
@@ -68,12 +77,20 @@ def by_identity(make: Callable[[Any, Source], Value]) -> Wrapper:
     return wrap
 
 
+def _interceptors(kind: type, obj: Any) -> Iterator[Interceptor]:
+    yield from _INTERCEPTORS.get((kind, ""), ())
+    if kind in _OF_LIBRARIES:
+        name = vars(obj).get("__name__") if kind is types.ModuleType else obj.__module__
+        if type(name) is str and (library := name.partition(".")[0]):
+            yield from _INTERCEPTORS.get((kind, library), ())
+
+
 def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
     """Return the Value of `obj`; types that are not registered end at the wrapper of `object`."""
     kind = type(obj)
     # Some objects are known by identity (random.seed, functions of numpy), though the wrapper of
     # their type would inline them or treat them as unknown.
-    for interceptor in _INTERCEPTORS.get(kind, ()):
+    for interceptor in _interceptors(kind, obj):
         if (value := interceptor(machine, obj, source)) is not None:
             return value
     if (wrapper := _EXACT.get(kind)) is not None:

@@ -151,7 +151,7 @@ def compare(op, args, kwargs):
 
 
 def test_every_entry_is_an_overload_with_a_rule():
-    assert len(TABLE) > 100
+    assert len(TABLE.load_all()) > 100
     for op, rule in TABLE.items():
         assert isinstance(op, torch._ops.OpOverload)
         assert callable(rule)

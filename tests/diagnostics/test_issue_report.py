@@ -209,7 +209,7 @@ def test_a_wrong_compile_differs(tmp_path: Path) -> None:
 
 def test_a_failed_compile_has_a_capsule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = "def broken(*args, **kwargs):\n    raise KeyError('planted')\n"
-    crash = f"{HEAD}{crash}LOWERINGS['{NAME}'] = broken\n"
+    crash = f"{HEAD}{crash}assert '{NAME}' in LOWERINGS\nLOWERINGS['{NAME}'] = broken\n"
     plant(crash, monkeypatch)
     assert NAME in registry.LOWERINGS
     tagged = jitmagic.jit(batched)

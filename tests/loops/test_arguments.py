@@ -16,7 +16,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 _FACTORS = [0, 1, 2, 3]
 _RESOLVED = {
     name: getattr(getattr(aten, name.split(".")[1], None), name.split(".")[2], None)
-    for name in LOWERINGS
+    for name in LOWERINGS.load_all()
 }
 _WITH_DEFAULTS = sorted(
     name

@@ -18,14 +18,11 @@ from typing import Any, NamedTuple
 import torch
 
 from jitmagic.autograd.decompose import TABLE
-from jitmagic.loops import lower as _registers_lowerings
 from jitmagic.loops.registry import LOWERINGS
 
 from .recipes import Operand, base_of, built
 
 __all__ = ["DTYPES", "Case", "cases", "operators", "unmade"]
-
-assert _registers_lowerings is not None
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
@@ -78,7 +75,7 @@ class Case:
 @cache
 def operators() -> tuple[Any, ...]:
     """Every overload with a lowering or a decomposition, by name."""
-    names = {*LOWERINGS, *map(str, TABLE)}
+    names = {*LOWERINGS.load_all(), *map(str, TABLE.load_all())}
     found = {name: _resolved(name) for name in sorted(names)}
     return tuple(op for op in found.values() if op is not None)
 

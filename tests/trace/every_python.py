@@ -43,8 +43,9 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.pytorch.torch_calls",
     "jitmagic.trace.builtins.pytorch.triton_operators",
     "jitmagic.trace.dead_calls",
+    "jitmagic.trace.values.tensors.torch_namespaces",
     "jitmagic.trace.residual.undo",
-    "jitmagic.trace.values.autograd.backward_facts",
+    "jitmagic.trace.values.autograd.traced_backwards",
     "jitmagic.trace.values.autograd.transformed",
     "jitmagic.trace.values.modules.backward_hooks",
     "jitmagic.trace.values.caches.cached_tensors",
@@ -150,12 +151,11 @@ def _stand_in_for_torch() -> None:
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].check_hooks = lambda notes: None
-    hooks = sys.modules["jitmagic.trace.values.autograd.later_hooks"]
-    hooks.register_at_exit = lambda machine, builder: None
+    sys.modules["jitmagic.trace.values.tensors.tensor_hooks"].TensorHooks = list
     leaves = sys.modules["jitmagic.trace.values.tensors.leaves"]
     leaves.check_leaves = leaves.output_leaves = lambda graph: None
-    sys.modules["jitmagic.trace.values.autograd.backward_facts"].release_facts = lambda notes: None
-    sys.modules["jitmagic.trace.values.autograd.backward_facts"].SavedObjects = dict
+    backwards = sys.modules["jitmagic.trace.values.autograd.traced_backwards"]
+    backwards.release_facts, backwards.SavedObjects = lambda notes: None, dict
     sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)
@@ -189,10 +189,8 @@ UNARY_NEGATIVE UNARY_NOT UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START YIELD_VALUE
 def check_opcodes(version: tuple[int, int], opcodes: Iterable[str]) -> str:
     """Check that every opcode of a version has a handler, a reason, or is removed by decode."""
     from jitmagic.bytecode.versions import tables
-    from jitmagic.trace import inventory
     from jitmagic.trace.opcodes.registry import UNSUPPORTED, handlers_of_version
 
-    assert inventory.MODULES
     table, handled = tables()[version], set(handlers_of_version(version))
     decoded = {*table.superinstructions, *table.borrowed, *table.values}
     missing = set(opcodes) - handled - set(UNSUPPORTED) - decoded

@@ -20,9 +20,10 @@ from jitmagic.trace.assumptions import Assumptions
 from jitmagic.trace.breaks import UserGraphBreak
 from jitmagic.trace.machine import Machine, trace
 from jitmagic.trace.python_loops.loop_facts import known_loops
-from jitmagic.trace.residual.emit import CannotEmit, FrameScope, emit
+from jitmagic.trace.residual.emit import FrameScope, emit
 from jitmagic.trace.residual.resume import FlatCode
 from jitmagic.trace.restarts import Stop
+from jitmagic.trace.result import CannotEmit
 from jitmagic.trace.state import Frame, Signal
 
 from .agreement import plain

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic.trace import inventory
 from jitmagic.trace.builtins import registry
 from jitmagic.trace.builtins.registry import handles
 
 
 def test_a_callable_has_one_handler() -> None:
-    assert inventory.MODULES  # importing it registers all handlers
     with pytest.raises(AssertionError, match="two handlers"):
         handles(len)(lambda machine, args, kwargs: args[0])
 
@@ -140,9 +138,8 @@ def _accepted(function: Any, parameters: list[inspect.Parameter]) -> Iterator[di
 
 
 def _callables() -> dict[str, tuple[Any, list[inspect.Parameter]]]:
-    assert inventory.MODULES
     found = {}
-    for function, _ in registry._FUNCTIONS.values():
+    for function, _ in registry._FUNCTIONS.load_all().values():
         parameters = _named_parameters(function)
         name = getattr(function, "__qualname__", str(function))
         if (

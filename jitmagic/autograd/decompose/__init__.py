@@ -8,30 +8,6 @@ Convolution, attention, sort, scans and scatter stay ATen calls, which are faste
 
 from __future__ import annotations
 
-from . import (
-    activations,
-    blas,
-    creation,
-    foreach,
-    indexing,
-    losses,
-    norms,
-    recurrent,
-    reductions,
-    softmax,
-)
 from .registry import TABLE
 
-__all__ = [
-    "TABLE",
-    "activations",
-    "blas",
-    "creation",
-    "foreach",
-    "indexing",
-    "losses",
-    "norms",
-    "recurrent",
-    "reductions",
-    "softmax",
-]
+__all__ = ["TABLE"]

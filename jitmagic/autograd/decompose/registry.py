@@ -20,12 +20,13 @@ import torch
 
 from ...devices import row_of
 from ...graph.operators.shapes import promoted
+from ...late_tables import LateTable
 from ...torch_types import OpOverload
 from ..recording.recorder import Decomposition, Recorder, Result, Sym
 
 __all__ = ["TABLE", "is_half", "moments_dtype", "rule", "up"]
 
-TABLE: dict[OpOverload, Decomposition] = {}
+TABLE: LateTable[OpOverload, Decomposition] = LateTable("decompositions")
 Rule = TypeVar("Rule", bound=Decomposition)
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -6,12 +6,13 @@ torch's tracing has the wait next to the collective too (`_maybe_wrap_tensor`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...graph.distributed.waited import is_collective, is_waited, waited, waiting_copy
+from ...protocols import Protocol
 from .aten_call import AtenCall
 from .sym import Sym
 

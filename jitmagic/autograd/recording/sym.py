@@ -7,15 +7,21 @@ SymInts appear only on the meta tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
 
 from ...compat.operators import OpOverload, OpOverloadPacket
-from ...graph.operators.symbolic_shapes import infer_symbolic
 from ...graph.symbolic.sym_node import as_dimension, as_torch, sizes_in
+from ...late import late_names
+from ...protocols import Protocol
 from ...spec import TensorSpec
+
+if TYPE_CHECKING:
+    from ...graph.operators.symbolic_shapes import infer_symbolic
+else:
+    late_names(globals(), {"graph.operators.symbolic_shapes": "infer_symbolic"})
 
 __all__ = ["Sym", "to_meta"]
 

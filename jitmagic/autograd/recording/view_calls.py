@@ -8,7 +8,6 @@ CompileFailed for what cannot be modelled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -17,6 +16,7 @@ from ...compat.operators import has_kernel
 from ...errors import CompileFailed
 from ...graph.operators.tensor_iterator import dense
 from ...graph.symbolic.sym_node import as_dimensions
+from ...protocols import Protocol
 from ...torch_types import OpOverload
 from .aten_call import AtenCall
 from .recorder import Sym

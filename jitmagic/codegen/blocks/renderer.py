@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,7 +24,6 @@ from ...loops.values import identity
 from ...operators.scalar import SCALARS
 from ...schedule.score import op_cost
 from ...symbols.size import Dimension, Size, expr_of, hint_of
-from ..attention.kernel import Kernel as Rendered
 from ..kernel import (
     Accumulate,
     Argument,
@@ -55,6 +55,9 @@ from .assembly import MOST, Instruction, Loop, Register
 from .block_loops import with_blocks
 from .pairs import join_pairs
 from .values import ONE, TYPES, Values, bits_of, type_of
+
+if TYPE_CHECKING:
+    from ..attention.kernel import Kernel as Rendered
 
 __all__ = ["BlockRenderer"]
 

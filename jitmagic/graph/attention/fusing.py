@@ -8,15 +8,22 @@ while the graph is traced: `index_of` says which attention to leave out then.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch.fx import Graph, GraphModule, Node
 
+from ...late import late_names
 from ..lazy_module import LazyModule, copy_with
 from ..nested import map_nodes
-from .matching import Attention, attention_at
 from .reading import NotFusible, Program
-from .writing import write
+
+if TYPE_CHECKING:
+    from .matching import Attention, attention_at
+    from .writing import write
+else:
+    late_names(
+        globals(), {"graph.attention.matching": "attention_at", "graph.attention.writing": "write"}
+    )
 
 __all__ = ["Fused", "fuse_attention"]
 

@@ -7,16 +7,21 @@ node holds at a place of the program. `scores += bias` after `scores` was made i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ...late import late_names
 from ...spec import TensorSpec
 from ...symbols.size import Dimension, is_same
 from ..memory import memory_of, storage_of
 from ..node_meta import changes_mode, mutated_by
-from ..symbolic.ranges import known_name
+
+if TYPE_CHECKING:
+    from ..symbolic.ranges import known_name
+else:
+    late_names(globals(), {"graph.symbolic.ranges": "known_name"})
 
 __all__ = ["Call", "NotFusible", "Program", "all_same", "spec_of"]
 

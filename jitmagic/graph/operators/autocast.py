@@ -14,12 +14,13 @@ raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from ...compat.modes import ignore_torch_function
 from ...errors import UserLine
+from ...late import late_names
 from ...lazy_dataclass import dataclass, field
 from ...operators.operation import takes_device
 from ...torch_types import Kwargs, OpOverload
@@ -33,7 +34,11 @@ from ..propagate import EagerRaises, call_on_meta, is_view_in_place
 from ..target_names import Target
 from .kernel_refusals import check_dtypes
 from .strictness import check_as_kernels_do
-from .symbolic_shapes import shapes_by_sampling
+
+if TYPE_CHECKING:
+    from .symbolic_shapes import shapes_by_sampling
+else:
+    late_names(globals(), {"graph.operators.symbolic_shapes": "shapes_by_sampling"})
 
 __all__ = [
     "CastCache",

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...late import late_names
 from ...torch_types import Args, Kwargs, OpOverload
 from .foreign import is_foreign, without_data
 from .kernel_probing import in_kernel_format, kernel_result
 from .shapes import tensors_of
-from .symbolic_shapes import infer_symbolic, shapes_by_sampling
+
+if TYPE_CHECKING:
+    from .symbolic_shapes import infer_symbolic, shapes_by_sampling
+else:
+    late_names(globals(), {"graph.operators.symbolic_shapes": "infer_symbolic, shapes_by_sampling"})
 
 __all__ = ["infer_without_rule"]
 

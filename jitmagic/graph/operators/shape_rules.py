@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...errors import VerifyError
+from ...late_tables import LateTable
 from ...lazy_dataclass import dataclass
 from ...operators.operation import ALL, FLOATS, kind_of
 from ...torch_types import AnyFunction, Kwargs, OpOverload
@@ -51,7 +52,7 @@ class ShapeRule:
 
 
 Rule = TypeVar("Rule", bound=AnyFunction)
-SHAPE_RULES: dict[OpOverload, ShapeRule] = {}
+SHAPE_RULES: LateTable[OpOverload, ShapeRule] = LateTable("shape rules")
 
 
 def infers(*ops: OpOverload, **facts: Any) -> Callable[[Rule], Rule]:

@@ -22,14 +22,12 @@ from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 from ..fresh_meta import fresh_meta, joins_to_rows, same_shape
 from ..node_meta import tensors_in
 from ..symbolic.sym_node import in_layout
-from . import convolution, factories, fallback_shapes, network, recurrent, without_meta
 from .fallback_shapes import wrapped
 from .registered import infer_registered
 from .shape_rules import SHAPE_RULES, ShapeRule, infers
 from .tensor_iterator import Tensors, dense, elementwise, has_insignificant_strides, like
 
 __all__ = [
-    "FAMILIES",
     "infer",
     "infer_accepted",
     "infer_in_place",
@@ -40,8 +38,6 @@ __all__ = [
     "tensors_of",
 ]
 
-FAMILIES = (convolution, factories, fallback_shapes, network, recurrent, without_meta)
-"""Modules of rules: importing them fills SHAPE_RULES."""
 aten = torch.ops.aten
 Rule = AnyFunction
 

@@ -15,19 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
 from ...devices import row_of
+from ...late import late_names
 from ...operators.operation import overloads_named
 from ...torch_types import Args
 from ..fresh_meta import broadcast, has_elements, refuse_empty
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises
-from ..symbolic.symbolic_views import symbolic_view
 from .overlap import why_order_matters
 from .tensor_iterator import dense, like
+
+if TYPE_CHECKING:
+    from ..symbolic.symbolic_views import symbolic_view
+else:
+    late_names(globals(), {"graph.symbolic.symbolic_views": "symbolic_view"})
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 

@@ -9,18 +9,23 @@ values are bools or small integers, which are the same on every device.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
 
+from ...late import late_names
 from ...torch_types import Kwargs, OpOverload
 from ..dispatch_mode import DispatchMode
 from ..nested import map_nodes
 from ..node_meta import device_of
 from ..operators.foreign import is_random_op
-from .ranges import known_name
 from .recorded import Recorded
+
+if TYPE_CHECKING:
+    from .ranges import known_name
+else:
+    late_names(globals(), {"graph.symbolic.ranges": "known_name"})
 
 __all__ = ["known_mask", "known_number", "known_tensor", "known_value"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from torch.fx import Graph, Node
+
+from ...protocols import Protocol
 
 __all__ = ["Recorded"]
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...late import late_names
 from ...lazy_dataclass import dataclass, field, replace
 from ...torch_types import OpOverload
 from ..operators.operator_library import (
@@ -30,7 +31,11 @@ from ..operators.operator_library import (
     defines_operators,
     is_registered,
 )
-from .writes import function_of
+
+if TYPE_CHECKING:
+    from .writes import function_of
+else:
+    late_names(globals(), {"graph.triton.writes": "function_of"})
 
 __all__ = [
     "Const", "Grid", "Items", "Launch", "Number", "Origin", "Parameter", "Tensor",

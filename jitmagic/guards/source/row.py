@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ...bytecode import FrameSnapshot, Instruction, build
 from ...lazy_dataclass import dataclass
+from ...protocols import Protocol
 
 __all__ = ["Code", "Derived", "Registers", "Residual", "Source", "Step", "describe"]
 

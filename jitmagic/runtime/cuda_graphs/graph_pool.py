@@ -8,8 +8,9 @@ kernels one by one until they are called often enough to record again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 from weakref import WeakSet
+
+from ...protocols import Protocol
 
 __all__ = ["MAX_SIZES", "GraphPool"]
 

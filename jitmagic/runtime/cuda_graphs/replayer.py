@@ -18,7 +18,6 @@ user can see is ever overwritten. `refused` says why nothing is recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import torch
 
@@ -26,6 +25,7 @@ from ...codegen.plan import Plan, View
 from ...devices import row_of
 from ...errors import warn
 from ...extension import runtime_module
+from ...protocols import Protocol
 from ...torch_types import Executable
 from .capture import Outputs, capture
 from .graph_pool import GraphPool

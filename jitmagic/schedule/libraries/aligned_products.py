@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...devices import row_of
+from ...late import late_names
 from ...lazy_dataclass import dataclass, field, replace
 from ...loops.ir import (
     Alias,
@@ -44,7 +46,11 @@ from ...loops.ir import (
 from ...loops.libraries import on_tensor_cores
 from ...symbols.expr import Integer, add
 from ...symbols.size import Size
-from .padded_rows import Rows
+
+if TYPE_CHECKING:
+    from .padded_rows import Rows
+else:
+    late_names(globals(), {"schedule.libraries.padded_rows": "Rows"})
 
 __all__ = ["with_aligned_rows"]
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...devices import Target
+from ...late import late_names
 from ...loops.expr import Integer, plus, times
 from ...loops.ir import (
     Axis,
@@ -29,9 +31,13 @@ from ...loops.ir import (
     Store,
     Value,
 )
-from ...loops.ops.indexing import both_of, window_element
 from ...loops.values import HALVES, cast, compute, constant
 from ...symbols.size import Size
+
+if TYPE_CHECKING:
+    from ...loops.ops.indexing import both_of, window_element
+else:
+    late_names(globals(), {"loops.ops.indexing": "both_of, window_element"})
 
 __all__ = ["with_own_depthwise_convolutions"]
 

@@ -25,10 +25,12 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from inspect import Parameter
+from operator import itemgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 from ...extend.calls import RegisteredCall, call_of
+from ...late_tables import LateTable, class_name, object_name, package_of
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 
@@ -60,10 +62,18 @@ def AS_GIVEN(*args: object, **kwargs: object) -> None:
     """Declare, as `like`, that a handler binds keywords itself or leaves them to torch."""
 
 
-_FUNCTIONS: dict[int, tuple[object, CallHandler]] = {}  # by id: some callables are not hashable
-_NAMED: dict[str, tuple[str, CallHandler]] = {}  # name of a function: its module
-_METHODS: dict[tuple[type, str], MethodHandler] = {}
-_FOLLOWED: dict[str, Callable[[RegisteredCall, Machine, Args, Kwargs], Value]] = {}
+# By name and id: some callables are not hashable.
+_FUNCTIONS: LateTable[tuple[str, int], tuple[object, CallHandler]] = LateTable(
+    "calls", itemgetter(0)
+)
+_NAMED: LateTable[str, tuple[str, CallHandler]] = LateTable("calls by name")  # with the module
+_SLOW_MODULES: LateTable[str, bool] = LateTable("modules of calls by name")
+_METHODS: LateTable[tuple[type, str], MethodHandler] = LateTable(
+    "methods", lambda key: f"{class_name(key[0])}.{key[1]}"
+)
+_FOLLOWED: LateTable[str, Callable[[RegisteredCall, Machine, Args, Kwargs], Value]] = LateTable(
+    "registered calls"
+)
 
 
 def handles(*callables: object, lazy: bool = False, like: Act | None = None) -> Callable[[_H], _H]:
@@ -71,14 +81,31 @@ def handles(*callables: object, lazy: bool = False, like: Act | None = None) -> 
 
     def register(handler: _H) -> _H:
         for one in callables:
+            if _is_patch(one):
+                continue
             act = _with_whole_call(handler, one)
             entry = _entry(act, _binder(partial(_itself, one), like), lazy)
             # Of two handlers for a kernel of attention, the one imported last had won unnoticed.
-            assert id(one) not in _FUNCTIONS, f"{one!r} has two handlers"
-            _FUNCTIONS[id(one)] = (one, entry)
+            row = one, entry
+            assert _FUNCTIONS.setdefault(_key(one), row) is row, f"{one!r} has two handlers"
         return handler
 
     return register
+
+
+def _is_patch(callable_: object) -> bool:
+    """Return whether the program has replaced the function before its handler was imported.
+
+    A handler of `nn.Module.__call__` would else have modelled the user's function in its place.
+    """
+    return type(callable_) is FunctionType and package_of(callable_) not in _LIBRARIES
+
+
+_LIBRARIES = {"jitmagic", "numpy", "torch", "triton", *sys.stdlib_module_names}
+
+
+def _key(callable_: object) -> tuple[str, int]:
+    return object_name(callable_), id(callable_)
 
 
 def _itself(callable_: object) -> object:
@@ -202,6 +229,7 @@ def handles_named(module: str, name: str) -> Callable[[_H], _H]:
     def register(handler: _H) -> _H:
         bind = _binder(lambda: vars(sys.modules[module])[name], None)
         _NAMED[name] = module, _entry(_with_whole_call(handler, name), bind, lazy=False)
+        _SLOW_MODULES[module] = True
         return handler
 
     return register
@@ -213,7 +241,7 @@ def load_named(module: str) -> None:
     Only modules of `handles_named` are imported; importing any other is left to the program, by a
     graph break.
     """
-    if module not in sys.modules and any(module == named for named, _ in _NAMED.values()):
+    if module not in sys.modules and module in _SLOW_MODULES:
         importlib.import_module(module)
 
 
@@ -249,7 +277,7 @@ def handler_of(callable_: object) -> CallHandler | None:
     """Return the handler registered for this object, if there is one: a user's, or jitmagic's."""
     if (call := call_of(callable_)) is not None:
         return partial(_FOLLOWED[call.kind], call)
-    entry = _FUNCTIONS.get(id(callable_))
+    entry = _FUNCTIONS.get(_key(callable_))
     if entry is not None and entry[0] is callable_:
         return entry[1]
     return _named_handler(callable_) if isinstance(callable_, FunctionType) else None

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TypeVar
 
 from ...bytecode.instruction import Instruction
+from ...late_tables import LateTable
 from ...lazy_dataclass import dataclass
 from ..breaks import GraphBreak, UnsupportedOpcode
 from ..state import Frame, Interpreter, Signal
@@ -41,7 +43,7 @@ class _Entry:
     handler: OpcodeHandler
 
 
-_TABLE: dict[str, list[_Entry]] = {}
+_TABLE: LateTable[str, list[_Entry]] = LateTable("opcodes")
 
 # A tagged coroutine is refused at tag time (frame/tag.py): these are for callees.
 _ASYNC = "coroutines and async generators are not traced"
@@ -82,6 +84,7 @@ def opcode(*names: str, since: _Version = (3, 11), until: _Version = (3, 99)) ->
 
 def handlers_of_version(version: _Version) -> dict[str, OpcodeHandler]:
     """Return the handlers for one Python version by opcode name."""
+    _TABLE.load_all()
     return {
         name: entry.handler
         for name, entries in _TABLE.items()
@@ -90,15 +93,16 @@ def handlers_of_version(version: _Version) -> dict[str, OpcodeHandler]:
     }
 
 
-_RUNNING: dict[str, OpcodeHandler] = {}
+@cache
+def _running(name: str) -> OpcodeHandler | None:
+    version = sys.version_info[:2]
+    fit = (one.handler for one in _TABLE.get(name, ()) if one.since <= version <= one.until)
+    return next(fit, None)
 
 
 def handler_for(name: str) -> OpcodeHandler:
     """Return the handler of an opcode for the running Python; breaks if there is none."""
-    # Filled at the first trace, when trace/inventory.py has imported every family.
-    if not _RUNNING:
-        _RUNNING.update(handlers_of_version(sys.version_info[:2]))
-    handler = _RUNNING.get(name)
+    handler = _running(name)
     if handler is None:
         why = UNSUPPORTED.get(name, "not known to this version of jitmagic")
         raise GraphBreak(UnsupportedOpcode.of(opcode=name, why=why))

@@ -40,10 +40,9 @@ from ..python_loops.exit_edges import (
     unsettled_names,
 )
 from ..residual_calls import is_empty
-from ..result import Break, Return, Trace
+from ..result import Break, CannotEmit, Return, Trace
 from .call_forms import absent_null, bind_methods, load_plainly, null_slots, pop_null, pushes_pair
 from .rebuild import (
-    CannotEmit,
     Code,
     Writer,
     cache_casts,
@@ -57,7 +56,7 @@ from .rebuild import (
 from .resume import FlatCode, ResumeKey, Root, call_release, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotEmit", "FrameScope", "declare_temporaries", "emit"]
+__all__ = ["FrameScope", "declare_temporaries", "emit"]
 
 
 @dataclass(frozen=True, slots=True)

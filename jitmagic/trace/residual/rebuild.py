@@ -25,6 +25,7 @@ from ..result import (
     BuildSet,
     BuildSlice,
     BuildTuple,
+    CannotEmit,
     Constant,
     DelAttr,
     DelItem,
@@ -47,7 +48,6 @@ from ..result import (
 from .resume import FlatCode
 
 __all__ = [
-    "CannotEmit",
     "Code",
     "Writer",
     "cache_casts",
@@ -62,10 +62,6 @@ __all__ = [
 Code = list[Instruction]
 _GRAPH, _STATES = ".graph", ".states"
 _READS = "__getattribute__"
-
-
-class CannotEmit(Exception):
-    """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
 
 
 @dataclass(eq=False)

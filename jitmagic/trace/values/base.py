@@ -18,7 +18,7 @@ Conventions
     `Frame.pop()` and `@handles` realize their values; items of containers and nested kwargs are
     not realized.
 
-Extension points (trace/inventory.py imports each module that uses them)
+Extension points (their tables import modules at the first lookup, see late_tables.py)
   * `wrap.wraps(type, ..., subclasses=False)` decorates `(machine, obj, source) -> Value`, which
     wraps live objects of these types. The exact type is looked up first, then its MRO among the
     types registered with subclasses=True.
@@ -39,7 +39,7 @@ Extension points (trace/inventory.py imports each module that uses them)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 from ...bytecode import FrameSnapshot
 from ...errors import UserLine
@@ -47,6 +47,7 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import AutocastDetails, Guard, StateFacts
 from ...guards.source import Drawn, Source
 from ...options import Options
+from ...protocols import Protocol
 from ..assumptions import Assumptions
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..graph_notes import GraphNotes

@@ -29,8 +29,9 @@ from ....graph.targets.recomputed import Policy, Recomputed, Rerun
 from ....guards.source import Globals
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ...result import Recipe
-from ...values.autograd.backward_facts import BackwardFacts, SavedObjects
+from ...values.autograd.backward_facts import BackwardFacts
 from ...values.autograd.rebuilt_objects import ObjectRebuilder
+from ...values.autograd.traced_backwards import SavedObjects
 from ...values.base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from ...values.containers.mappings import DictValue
 from ...values.containers.sequences import ListValue, TupleValue

@@ -28,7 +28,7 @@ from ....graph.targets.regions import FunctionCall
 from ....guards.state import anomaly_mode
 from ...breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ...python_loops.training import note_gradients
-from ...values.autograd.backward_facts import check_read_state
+from ...values.autograd.traced_backwards import has_outdated_facts
 from ...values.base import Args, Kwargs, Machine, ObservedError, Value
 from ...values.containers.mappings import ViewValue
 from ...values.containers.sequences import SequenceValue, TupleValue
@@ -89,7 +89,7 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _run(machine: Machine, name: str, call: tuple[object, ...]) -> tuple[Node | None, ...]:
     if machine.graph.is_transformed:
         raise _refused("it is called under a transform of torch.func", name)
-    if check_read_state(machine):
+    if has_outdated_facts(machine.notes):
         raise _refused(
             "the backward of an autograd function reads what the frame has changed", name
         )

@@ -253,7 +253,7 @@ def _varies(machine: Machine, value: Value) -> bool:
     return any(_varies(machine, item.realize(machine)) for item in value.items)
 
 
-@intercepts(types.ModuleType)
+@intercepts(types.ModuleType, library="numpy")
 def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Value | None:
     """Import submodules such as `np.fft` before any name of numpy is read.
 
@@ -266,7 +266,7 @@ def _load_parts(machine: Machine, obj: types.ModuleType, source: Source) -> Valu
     return None
 
 
-@intercepts(types.FunctionType, types.BuiltinFunctionType)
+@intercepts(types.FunctionType, types.BuiltinFunctionType, library="numpy")
 def _intercept_function(machine: Machine, obj: object, source: Source) -> Value | None:
     """Model a function of numpy; without an equivalent, Python code is inlined."""
     if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:

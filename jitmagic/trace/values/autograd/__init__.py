@@ -11,5 +11,6 @@ transform of torch.func is one node, whose function is traced on the plain tenso
     later_hooks        hooks of tensors that a backward after the call runs
     rebuilt_objects    rebuilds `ctx` and function arguments when the backward runs in eager
     forward_mode       dual tensors, and their tangents, of torch.autograd.forward_ad
+    traced_backwards   the lists of both, which every trace looks at
     transformed        calls of functions returned by torch.func.grad, vmap, vjp, ...
 """

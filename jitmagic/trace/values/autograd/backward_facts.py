@@ -43,7 +43,6 @@ from ....guards.source import (
     describe,
 )
 from ...breaks import BackwardRefused, GraphBreak
-from ...graph_notes import GraphNotes
 from ...knowledge import Knowledge
 from ...state import GuardBook
 from ..base import Builder, CannotRebuild, Lazy, Machine, Value
@@ -61,23 +60,13 @@ from ..objects.instances import InstanceValue
 from ..objects.namespaces import frame_globals, module_names
 from ..objects.partials import PartialValue
 from ..tensors.tensor import TensorValue
+from .traced_backwards import SavedObjects, TracedBackwards
 
-__all__ = ["BackwardFacts", "SavedObjects", "check_read_state", "release_facts", "unwrapped"]
+__all__ = ["BackwardFacts", "unwrapped"]
 
 # Facts about tensors and sizes hold for the whole call, so that only the frame guards them.
 _OF_CALL = (TensorMatch, SizesRelate, NumbersRelate, NoOverlap, InRange)
 _ROOTS = (SavedRef, Global, Globals, Builtin, ImportedModule)
-
-
-class SavedObjects(dict[Source, int]):
-    """Maps the Source of each object that a call saves for backwards to its index."""
-
-    def index(self, source: Source) -> int:
-        return self.setdefault(source, len(self))
-
-
-class _AllFacts(list["BackwardFacts"]):
-    """The facts of all autograd functions of one frame."""
 
 
 class BackwardFacts:
@@ -98,7 +87,7 @@ class BackwardFacts:
         # Objects created by the frame, and copies of them, with their contents when copied.
         self._own: list[tuple[Value, list[Value]]] = []
         self._copies: list[tuple[Value, list[Value]]] = []
-        machine.notes.root.of(_AllFacts).append(self)
+        machine.notes.root.of(TracedBackwards).append(self)
         machine.at_exit(self._check_exit)
 
     # -- values of the backward ------------------------------------------------------------------
@@ -333,12 +322,6 @@ def _can_be_made(value: InstanceValue) -> bool:
     return is_plain and attribute_of_class(value.cls.live, "__new__") is object.__new__
 
 
-def release_facts(notes: GraphNotes) -> None:
-    """Drop the references now: the facts are in cycles, which only the gc would free later."""
-    for facts in notes.root.of(_AllFacts):
-        vars(facts).clear()
-
-
 @contextmanager
 def _looking(machine: Machine, known: Knowledge, later: BackwardFacts | None) -> Iterator[None]:
     before = machine.known, machine.backward_facts
@@ -347,11 +330,6 @@ def _looking(machine: Machine, known: Knowledge, later: BackwardFacts | None) ->
         yield
     finally:
         machine.known, machine.backward_facts = before
-
-
-def check_read_state(machine: Machine) -> BackwardFacts | None:
-    """Return the facts of a backward that the frame itself has invalidated, or None."""
-    return next((facts for facts in machine.notes.root.of(_AllFacts) if facts.is_stale), None)
 
 
 def unwrapped(value: Value) -> Value:

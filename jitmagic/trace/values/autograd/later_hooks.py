@@ -33,8 +33,9 @@ from ..base import Builder, Machine, ObservedError, Value
 from ..objects.operators import is_none
 from ..tensors.tensor import TensorValue, lift
 from ..tensors.tensor_hooks import TensorHook, TensorHooks, hooked_output, in_engine_order
-from .backward_facts import BackwardFacts, SavedObjects
+from .backward_facts import BackwardFacts
 from .rebuilt_objects import ObjectRebuilder
+from .traced_backwards import SavedObjects
 
 __all__ = ["register_at_exit"]
 
@@ -50,8 +51,7 @@ def register_at_exit(machine: Machine, builder: Any) -> None:
     One autograd node of the graph may have several hooked results. It runs their hooks in the order
     of registration, so that the exit registers them in the order of the engine.
     """
-    if not (hooks := machine.notes.of(TensorHooks)):
-        return
+    hooks = machine.notes.of(TensorHooks)
     builder.settle()
     history = machine.graph.history(machine.graph.differentiable_outputs())
     needed = in_engine_order([one for one in hooks if _is_needed(machine, builder, one, history)])

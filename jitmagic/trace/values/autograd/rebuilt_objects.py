@@ -40,7 +40,8 @@ from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.instances import InstanceValue
 from ..objects.partials import PartialValue
 from ..tensors.tensor import TensorValue
-from .backward_facts import BackwardFacts, SavedObjects, unwrapped
+from .backward_facts import BackwardFacts, unwrapped
+from .traced_backwards import SavedObjects
 
 __all__ = ["ObjectRebuilder"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Sequence
-from typing import Protocol
 
 from ....guards.guard import IdentityIs
+from ....protocols import Protocol
 from ..base import Machine, Value
 from ..objects.class_facts import attribute_of_class, guarded_attribute, may_change
 from ..objects.constants import ATOMS

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....guards.guard import TypeIs
 from ....guards.source import Source
+from ....late import late_names
 from ...result import Effect, Recipe
 from ...wrap import wraps
 from ..base import Builder, Machine, Value
 from ..objects.callables import bind_builtin
 from ..objects.operators import equal_key
 from .iterators import CheckedItems, TableIterator
-from .set_store import Operand, SetStore
+
+if TYPE_CHECKING:
+    from .set_store import Operand, SetStore
+else:
+    late_names(globals(), {"trace.values.containers.set_store": "SetStore"})
 
 __all__ = ["SetValue"]
 

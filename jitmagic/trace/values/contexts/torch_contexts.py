@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.autograd.profiler import record_function
@@ -17,14 +17,19 @@ from torch.autograd.profiler import record_function
 from ....compat.autograd import is_profiler_enabled
 from ....compat.modes import is_multithreading_enabled, switch_grad_mode, switch_multithreading
 from ....graph.node_meta import specs_in
+from ....late import late_names
 from ....lazy_dataclass import dataclass
 from ...breaks import GraphBreak, RefusedTorchCall
-from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
 from ...builtins.registry import handles, method
 from ...residual_calls import applied_context
 from ...result import Recipe
 from ..base import Args, Builder, CannotRebuild, Kwargs, Machine, Value
 from .contexts import ContextClass, ContextValue, Row, set_at_exit, wrap_live
+
+if TYPE_CHECKING:
+    from ...builtins.pytorch.process_state import FLAGS_ARE_SET, read_state
+else:
+    late_names(globals(), {"trace.builtins.pytorch.process_state": "FLAGS_ARE_SET, read_state"})
 
 __all__ = ["no_grad", "set_grad_mode"]
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributions.constraints import positive_definite, symmetric
 from torch.fx import Node
 
 from ....bytecode.instruction import Instruction
-from ....graph.symbolic.ranges import likely_truth, truth_if_finite
 from ....graph.symbolic.size_nodes import LARGEST_SIZE
 from ....graph.symbolic.sym_node import is_data_dependent, sizes_in
+from ....late import late_names
 from ....symbols.context import Specialize
 from ....symbols.expr import Expr
 from ....symbols.polynomial import is_integral, normal
@@ -31,7 +31,20 @@ from ...graph_notes import GraphNotes
 from ...residual.undo import can_assert, can_be_copied
 from ...state import Frame, Program
 from ..base import Machine
-from .speculation import number_in_this_call, require_restart, tensor_in_this_call
+
+if TYPE_CHECKING:
+    from ....graph.symbolic.ranges import likely_truth, truth_if_finite
+    from .speculation import number_in_this_call, require_restart, tensor_in_this_call
+else:
+    late_names(
+        globals(),
+        {
+            "graph.symbolic.ranges": "likely_truth, truth_if_finite",
+            "trace.values.numbers.speculation": (
+                "number_in_this_call, require_restart, tensor_in_this_call"
+            ),
+        },
+    )
 
 __all__ = ["assert_data", "asserted_truth", "size_from_data", "speculated_int", "speculated_list"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -23,6 +23,7 @@ from ....graph.symbolic.known import known_number
 from ....graph.symbolic.sym_node import as_dimension
 from ....graph.target_names import Target, call_name, target_name
 from ....guards.guard import SizesRelate
+from ....late import late_names
 from ....symbols.expr import Integer
 from ....symbols.interval import INT64
 from ....symbols.size import OffsetOf
@@ -33,8 +34,12 @@ from ..numpy_scalars import ARRAY_SCALARS, np
 from .arithmetic import Scalar
 from .assertions import speculated_int
 from .number import node_scalar
-from .scalar_calls import call_with_scalars
 from .tensor_numbers import number_of
+
+if TYPE_CHECKING:
+    from .scalar_calls import call_with_scalars
+else:
+    late_names(globals(), {"trace.values.numbers.scalar_calls": "call_with_scalars"})
 
 __all__ = [
     "call_with_known",

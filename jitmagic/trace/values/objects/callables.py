@@ -13,6 +13,7 @@ import torch
 
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
 from ....guards.source import FunctionPart, SlotAttr, Source
+from ....late_tables import EVERY, LateTable
 from ...breaks import GraphBreak, UnknownCFunction
 from ...builtins.registry import handler_of, method_of
 from ...result import Constant, Recipe
@@ -127,19 +128,19 @@ class UnknownMethodValue(Value):
 
 
 Maker = Callable[[object], "BuiltinValue | None"]
-_MAKERS: list[Maker] = []
+_MAKERS: LateTable[str, list[Maker]] = LateTable("makers of builtins")
 
 
 def makes_builtins(maker: Maker) -> Maker:
     """Register a maker of values for some C callables in built-in classes; it returns None for
     others."""
-    _MAKERS.append(maker)
+    _MAKERS.setdefault(EVERY, []).append(maker)
     return maker
 
 
 def builtin_value(obj: object) -> BuiltinValue:
     """Return a sourceless value of a C callable in an immutable class, which needs no guard."""
-    values = (maker(obj) for maker in _MAKERS)
+    values = (maker(obj) for maker in _MAKERS.get(EVERY, ()))
     return next((value for value in values if value is not None), None) or BuiltinValue(obj)
 
 

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend
 from ....guards.guard import IdentityIs, TypeIs, ValueEquals
 from ....guards.live_objects import referent_of
 from ....guards.source import InstanceDict, Item, Referent, SlotAttr, Source, TypeAttr, TypeOf
+from ....late_tables import EVERY, LateTable, class_name
 from ...breaks import Finalizer, GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ...builtins.registry import handler_of
 from ...result import Constant, Recipe
@@ -329,7 +330,7 @@ class ClassValue(WithAttributes):
         return f"class {self.live.__name__}"
 
 
-_MODELS: dict[type, type[ClassValue]] = {}  # by metaclass
+_MODELS: LateTable[type, type[ClassValue]] = LateTable("metaclasses", class_name)
 
 
 def models_classes_of(metaclass: type) -> Callable[[type[ClassValue]], type[ClassValue]]:
@@ -348,7 +349,8 @@ def class_value(kind: type, source: Source | None) -> ClassValue:
 
 
 Constructor = Callable[[Machine, ClassValue, Args, Kwargs], Value]
-_CONSTRUCTORS: list[tuple[Callable[[type], bool], Constructor]] = []
+_Row = tuple[Callable[[type], bool], Constructor]
+_CONSTRUCTORS: LateTable[str, list[_Row]] = LateTable("constructors")
 
 
 def constructs(
@@ -357,14 +359,15 @@ def constructs(
     """Register the function that models calls of classes with `applies(cls)`; first match wins."""
 
     def register(constructor: Constructor) -> Constructor:
-        _CONSTRUCTORS.insert(0 if before_others else len(_CONSTRUCTORS), (applies, constructor))
+        rows = _CONSTRUCTORS.setdefault(EVERY, [])
+        rows.insert(0 if before_others else len(rows), (applies, constructor))
         return constructor
 
     return register
 
 
 def _constructor_for(kind: type) -> Constructor | None:
-    return next((constructor for applies, constructor in _CONSTRUCTORS if applies(kind)), None)
+    return next((make for applies, make in _CONSTRUCTORS.get(EVERY, ()) if applies(kind)), None)
 
 
 def bind(

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 
 from ....guards.guard import TypeIs, ValueEquals
 from ....guards.source import Source
+from ....late_tables import EVERY, LateTable
 from ...breaks import GraphBreak, NumpyCall, UnsupportedArguments
 from ...result import Recipe
 from ...wrap import wraps
@@ -251,7 +252,7 @@ def fold(machine: Machine, function: Callable[..., object], *values: Value) -> V
     With symbolic numbers Python computes it after the graph if it can (numbers/residual_calls.py).
     """
     if any(_varies(value) for value in values):
-        for fold_late in _LATE:
+        for fold_late in _LATE.get(EVERY, ()):
             if (later := fold_late(machine, function, values)) is not None:
                 return later
     constants = [value.as_constant(machine) for value in values]
@@ -271,12 +272,12 @@ def evaluate(machine: Machine, function: Callable[..., object], *arguments: obje
 
 
 FoldLate = Callable[[Machine, Callable[..., object], Sequence[Value]], Value | None]
-_LATE: list[FoldLate] = []
+_LATE: LateTable[str, list[FoldLate]] = LateTable("late folds")
 
 
 def folds_late(function: FoldLate) -> FoldLate:
     """Register a function that may defer `function(*values)` if a value is symbolic."""
-    _LATE.append(function)
+    _LATE.setdefault(EVERY, []).append(function)
     return function
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from ....protocols import Protocol
 from ..base import Machine, Value
 from .constants import ConstantValue
 

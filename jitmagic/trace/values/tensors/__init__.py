@@ -18,5 +18,6 @@ recorded. A graph calls methods by name, so a guard checks that each name is tor
     leaves             requires_grad_(); tensor.data = other
     gradients          reads and writes of `.grad`
     draws              tensors that Python computes before the graph runs
+    truth              answers `bool(tensor)`
     masks              rewrites indexing by boolean masks to integer indices
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -25,11 +25,11 @@ from ....graph.operators.autocast import StaleCast
 from ....graph.operators.target_traits import operation_of
 from ....graph.propagate import DataDependent, EagerRaises
 from ....graph.rules import Rules
-from ....graph.symbolic.known import known_number
-from ....graph.symbolic.ranges import known_truth
 from ....graph.target_names import Target, call_name
 from ....graph.wrappers.wrapping import NotFollowed, WithTorchFunctions
 from ....guards.source import InstanceDict
+from ....late import late_names
+from ....late_tables import EVERY, LateTable
 from ....lazy_dataclass import dataclass, field
 from ...breaks import (
     ActiveMode,
@@ -51,11 +51,7 @@ from ..containers.mappings import DictValue, entries_of_live
 from ..containers.sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from ..contexts.inference import output_recipe, refuse_inference_arguments, refuse_inference_writes
 from ..numbers.arithmetic import Scalar
-from ..numbers.assertions import asserted_truth
 from ..numbers.number import NumberValue, node_scalar
-from ..numbers.number_index import assign_at_number, index_at_numbers
-from ..numbers.scalar_calls import call_with_scalars
-from ..numbers.tensor_numbers import decided_by_input
 from ..numbers.torch_arguments import (
     call_with_known,
     guard_storage_offsets,
@@ -86,10 +82,24 @@ from .name_lookups import guard_looked_up_names
 from .ragged_sizes import RaggedSize
 from .tensor_class import call_user_method, user_attribute
 
+if TYPE_CHECKING:
+    from ..numbers.number_index import assign_at_number, index_at_numbers
+    from ..numbers.scalar_calls import call_with_scalars
+    from .truth import truth_of
+else:
+    late_names(
+        globals(),
+        {
+            "trace.values.numbers.number_index": "assign_at_number, index_at_numbers",
+            "trace.values.numbers.scalar_calls": "call_with_scalars",
+            "trace.values.tensors.truth": "truth_of",
+        },
+    )
+
 __all__ = ["ATTRIBUTES", "TensorValue", "lift", "lower", "record"]
 
 # Attributes of tensors; tensor_members.py lists the rules, which record calls.
-ATTRIBUTES: Rules[Value] = Rules()
+ATTRIBUTES: LateTable[str, Rules[Value]] = LateTable("attributes of tensors")
 _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
     type(None), type(Ellipsis),
@@ -115,7 +125,7 @@ class TensorValue(TensorBase):
             return self.own_attribute(machine, name) or users
         if (made := attribute_through(machine, self, name)) is not None:
             return made
-        if (found := ATTRIBUTES.ask(machine, self, name, about=name)) is not None:
+        if (found := ATTRIBUTES[EVERY].ask(machine, self, name, about=name)) is not None:
             return found
         message = f"'{self.kind.__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -221,7 +231,7 @@ class TensorValue(TensorBase):
     def truth(self, machine: Machine) -> bool:
         if (users := call_user_method(machine, self, "bool", [])) is not None:
             return users.truth(machine)
-        if (known := _TRUTHS.ask(machine, self.node)) is not None:
+        if (known := truth_of(machine, self.node)) is not None:
             return known
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
@@ -259,24 +269,9 @@ def _is_operand(machine: Machine, other: Value) -> bool:
     other = other.operand(machine)
     if isinstance(other, TensorValue | NumberValue):
         return True
-    kind = other.python_type(machine)
-    return other.is_constant(machine) and issubclass(
-        kind, (bool, int, float, complex, *ARRAY_SCALARS)
-    )
+    numbers = (bool, int, float, complex, *ARRAY_SCALARS)
+    return other.is_constant(machine) and issubclass(other.python_type(machine), numbers)
 
-
-def _truth_of_number(machine: Machine, node: Node) -> bool | None:
-    number = known_number(machine.graph, node)
-    return None if number is None else bool(number)
-
-
-# Answers `bool(tensor)` for a node, from the cheapest to those that guard or assert something.
-_TRUTHS: Rules[bool] = Rules(
-    lambda machine, node: known_truth(machine.graph, node),
-    _truth_of_number,
-    decided_by_input,  # guards the answer at each call
-    asserted_truth,  # last: the graph asserts the answer, and eager reruns the call if it is wrong
-)
 
 # -- recording -----------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ....graph.node_meta import device_of
 from ....graph.rules import Rule, Rules
 from ....graph.target_names import Target
+from ....late import late_names
+from ....late_tables import EVERY
 from ...breaks import (
     GraphBreak,
     RefusedTorchCall,
@@ -25,7 +27,6 @@ from ...breaks import (
 )
 from ...builtins.pytorch.torch_rules import DATA_METHODS, REFUSED_METHODS
 from ...builtins.registry import calls, handler_of, handles
-from ...region import RegionBuilder
 from ...result import Recipe
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..numbers.tensor_numbers import NUMBERS, number_of, read_counter
@@ -41,6 +42,11 @@ from .name_lookups import guard_looked_up_names
 from .ragged_sizes import sizes_of_nested
 from .subclasses import library_method, wrapper_attribute
 from .tensor import ATTRIBUTES, TensorValue, record
+
+if TYPE_CHECKING:
+    from ...region import RegionBuilder
+else:
+    late_names(globals(), {"trace.region": "RegionBuilder"})
 
 __all__ = ["TensorMethodValue"]
 
@@ -158,7 +164,7 @@ def _shape(machine: Machine, tensor: TensorValue, name: str) -> Value | None:
     return sizes_of_nested(machine, tensor) if tensor.meta.is_nested else None
 
 
-ATTRIBUTES.extend(
+ATTRIBUTES[EVERY] = Rules(
     Rule(_shape, ("shape",)),  # before the meta tensor, which has no name for a ragged size
     Rule(_refuse_varying_flag, _FLAGS),  # before the meta tensor, which has one of the answers
     Rule(_constant(lambda tensor, name: getattr(tensor.meta, name)), _FROM_META),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,9 +33,10 @@ from ....graph.operators.foreign import (
     why_refused,
 )
 from ....graph.operators.foreign import name_of as name_of_operator
-from ....graph.operators.number_results import TensorForm, tensor_form
 from ....guards.guard import IdentityIs, StateRead
 from ....guards.source import Source
+from ....late import late_names
+from ....late_tables import EVERY, LateTable
 from ...breaks import (
     GraphBreak,
     RefusedTorchCall,
@@ -51,7 +52,6 @@ from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.sequences import TupleValue
 from ..contexts.default_device import on_default_device
 from ..numbers.number import node_scalar
-from ..numbers.scalar_calls import takes_number
 from ..numbers.tensor_numbers import number_of
 from ..objects.callables import BuiltinValue, makes_builtins, name_of
 from ..objects.class_facts import attribute_of_class, guard_attribute
@@ -59,6 +59,18 @@ from ..objects.monkey_patches import TENSOR, is_library_made
 from .function_subclasses import through_torch_function
 from .tensor import TensorValue, record
 from .tensor_members import TensorMethodValue
+
+if TYPE_CHECKING:
+    from ....graph.operators.number_results import TensorForm, tensor_form
+    from ..numbers.scalar_calls import takes_number
+else:
+    late_names(
+        globals(),
+        {
+            "graph.operators.number_results": "tensor_form",
+            "trace.values.numbers.scalar_calls": "takes_number",
+        },
+    )
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
 
@@ -108,12 +120,12 @@ class TorchFunctionValue(BuiltinValue):
 
 
 Inliner = Callable[[Machine, types.FunctionType, Args, Kwargs], Value]
-_INLINERS: list[Inliner] = []
+_INLINERS: LateTable[str, Inliner] = LateTable("inliners")
 
 
 def registers_inliner(inliner: Inliner) -> Inliner:
     """Register the function that inlines a Python function of torch that cannot be one node."""
-    _INLINERS.append(inliner)
+    _INLINERS[EVERY] = inliner
     return inliner
 
 
@@ -131,7 +143,7 @@ def _record_or_inline(
     # its operations take the varying number.
     numbers = [number for one in given if (number := node_scalar(one)) is not None]
     if not all(takes_number(function, number) for number in numbers):
-        return _INLINERS[0](machine, function, args, kwargs)
+        return _INLINERS[EVERY](machine, function, args, kwargs)
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
     versions = [meta._version for meta in metas]
     try:
@@ -142,7 +154,7 @@ def _record_or_inline(
         # The failed call has already written to a meta tensor: tracing it again would write twice.
         if versions != [meta._version for meta in metas]:
             raise
-    return _INLINERS[0](machine, function, args, kwargs)
+    return _INLINERS[EVERY](machine, function, args, kwargs)
 
 
 _PUBLIC = {
@@ -275,12 +287,12 @@ class OperatorSpace(BuiltinValue):
 
 
 BodyTracer = Callable[[Machine, OpOverload, Args, Kwargs], Value | None]
-_BODIES: list[BodyTracer] = []
+_BODIES: LateTable[str, list[BodyTracer]] = LateTable("tracers of bodies")
 
 
 def traces_bodies(tracer: BodyTracer) -> BodyTracer:
     """Register a function that traces the body of some operators; it returns None for others."""
-    _BODIES.append(tracer)
+    _BODIES.setdefault(EVERY, []).append(tracer)
     return tracer
 
 
@@ -305,7 +317,7 @@ class OperatorValue(TorchFunctionValue):
         if is_foreign(self.obj):
             read = registrations(packet_of(self.obj))
             machine.guard(StateRead(read, read()))
-            for trace_body in _BODIES:
+            for trace_body in _BODIES.get(EVERY, ()):
                 if (made := trace_body(machine, _overload(self.obj), args, kwargs)) is not None:
                     return made
             if (why := why_refused(self.obj)) is not None:

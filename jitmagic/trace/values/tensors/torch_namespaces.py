@@ -13,22 +13,21 @@ import enum
 import sys
 import types
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from ....compat.functions import VF
 from ....guards.guard import IdentityIs, NameFact, NamespaceFacts
 from ....guards.source import ImportedModule, InstanceDict, ModuleAttr, Source
+from ....late import late_names
 from ...breaks import GraphBreak, StateSet, UnknownObject
-from ...builtins.pytorch.process_state import read_state
 from ...builtins.registry import handler_of, load_named
 from ...result import Constant, Effect, Recipe
 from ...wrap import intercepts
 from ..base import Args, Builder, Kwargs, Machine, Value
 from ..containers.mappings import DictValue
 from ..containers.table_store import TableStore
-from ..contexts.torch_contexts import no_grad
 from ..objects.callables import BuiltinValue
 from ..objects.class_facts import (
     NOTHING,
@@ -42,6 +41,18 @@ from ..objects.functions import BoundMethodValue, CellValue, FunctionValue
 from ..objects.monkey_patches import is_library_made, unwrap_function
 from ..objects.namespaces import ModuleValue, NamespaceValue
 from .torch_function import operators_of, registers_inliner, torch_function
+
+if TYPE_CHECKING:
+    from ...builtins.pytorch.process_state import read_state
+    from ..contexts.torch_contexts import no_grad
+else:
+    late_names(
+        globals(),
+        {
+            "trace.builtins.pytorch.process_state": "read_state",
+            "trace.values.contexts.torch_contexts": "no_grad",
+        },
+    )
 
 __all__ = ["TorchPythonFunction", "inlined_function", "torch_object"]
 
