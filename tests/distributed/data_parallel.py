@@ -20,7 +20,6 @@ from .corpus import Chain, Net, Tag, World, gradients, local, program, state, tr
 
 SMALL = 0.0002  # megabytes of a bucket: one or two parameters
 Wrap = Callable[..., nn.Module]
-Counts = tuple[int, int]
 
 
 def _around(tag: Tag, model: nn.Module, **options: Any) -> nn.Module:
@@ -31,20 +30,17 @@ def _inside(tag: Tag, model: nn.Module, **options: Any) -> nn.Module:
     return DistributedDataParallel(tag(model), **options)
 
 
-def both_ways(
-    title: str, around: Counts = (2, 8), inside: Counts = (2, 0), **stated: Any
-) -> Callable[[Any], Any]:
-    """Register a program that wraps a model: `tag(DDP(model))`, and `DDP(tag(model))`.
-
-    `around` and `inside` have the graphs and breaks of both ways.
+def both_ways(title: str, graphs: int = 2, **stated: Any) -> Callable[[Any], Any]:
+    """Register a program that wraps a model: `tag(DDP(model))`, and `DDP(tag(model))`. Both ways
+    have the same graphs, without a break.
     """
 
     def register(function: Callable[[Tag, World, Wrap], Any]) -> Any:
-        @program(f"tag(DDP): {title}", *around, **stated)
+        @program(f"tag(DDP): {title}", graphs, **stated)
         def run_around(tag: Tag, world: World) -> Any:
             return function(tag, world, _around)
 
-        @program(f"DDP(tag): {title}", *inside, **stated)
+        @program(f"DDP(tag): {title}", graphs, **stated)
         def run_inside(tag: Tag, world: World) -> Any:
             return function(tag, world, _inside)
 
@@ -90,13 +86,13 @@ def _no_sync(tag: Tag, world: World, wrap: Wrap) -> Any:
     return answers
 
 
-@both_ways("nn.Sequential", around=(0, 8), changing=True)
+@both_ways("nn.Sequential", changing=True)
 def _sequential(tag: Tag, world: World, wrap: Wrap) -> Any:
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     return trained(wrap(tag, model), world.batches(4, 6, 5))
 
 
-@both_ways("static graph", around=(1, 8), inside=(1, 0))
+@both_ways("static graph", graphs=1)
 def _static(tag: Tag, world: World, wrap: Wrap) -> Any:
     return trained(wrap(tag, Net(), static_graph=True), world.batches(4, 4, 4))
 
@@ -112,7 +108,7 @@ class Branching(nn.Module):
         return self.last((self.left(x) if left else self.right(x)).relu())
 
 
-@both_ways("unused parameters", around=(3, 8), inside=(3, 0), changing=True)
+@both_ways("unused parameters", graphs=3, changing=True)
 def _unused(tag: Tag, world: World, wrap: Wrap) -> Any:
     model, answers = wrap(tag, Branching(), find_unused_parameters=True), []
     for place, batch in enumerate(world.batches(4, 6, 5, 6)):
@@ -198,9 +194,7 @@ def _zero(tag: Tag, world: World, wrap: Wrap) -> Any:
     return trained(model, world.batches(6, 6, 6, 6, 3), optimizer.step)
 
 
-@both_ways(
-    "evaluation without gradients, then training", around=(3, 16), inside=(3, 0), changing=True
-)
+@both_ways("evaluation without gradients, then training", graphs=3, changing=True)
 def _evaluated(tag: Tag, world: World, wrap: Wrap) -> Any:
     model = wrap(tag, Chain(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4)))
     model.eval()
@@ -238,7 +232,7 @@ def _checkpointed(tag: Tag, world: World, wrap: Wrap) -> Any:
     return trained(wrap(tag, Checkpointed()), world.batches(4, 6, 5))
 
 
-@both_ways("two models, one of which reads the other", around=(6, 16), inside=(6, 0), changing=True)
+@both_ways("two models, one of which reads the other", graphs=6, changing=True)
 def _adversarial(tag: Tag, world: World, wrap: Wrap) -> Any:
     maker, critic = wrap(tag, Net(8, 16, 8)), wrap(tag, Net(8, 16, 1))
     answers = []

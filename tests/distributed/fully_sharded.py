@@ -164,9 +164,7 @@ def _checkpointed_layers(tag: Tag, world: World) -> Any:
     return trained(fully_shard(model, mesh=world.mesh), world.batches(4, 6, 5))
 
 
-@program(
-    "FSDP2, a tagged step with its backward and AdamW", graphs=12, breaks=8, eager=1, changing=True
-)
+@program("FSDP2, a tagged step with its backward and AdamW", graphs=13, breaks=8, changing=True)
 def _whole_step(tag: Tag, world: World) -> Any:
     model = _by_layer(world)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -182,7 +180,7 @@ def _whole_step(tag: Tag, world: World) -> Any:
     return [tagged(x) for x in world.batches(4, 6, 5, 4)], gradients(model), state(model)
 
 
-@program("FSDP2, a tagged optimizer step over DTensors", eager=1)
+@program("FSDP2, a tagged optimizer step over DTensors", graphs=2)
 def _optimizer(tag: Tag, world: World) -> Any:
     model = _by_layer(world)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -190,7 +188,7 @@ def _optimizer(tag: Tag, world: World) -> Any:
     return trained(model, world.batches(4, 6, 5), tagged)
 
 
-@program("FSDP2, a tagged clip over DTensors", graphs=0, eager=1, behind=True)
+@program("FSDP2, a tagged clip over DTensors", graphs=1)
 def _clip(tag: Tag, world: World) -> Any:
     model = _by_layer(world)
     clip = tag(lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))

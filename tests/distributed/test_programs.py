@@ -51,7 +51,9 @@ def test_graphs_and_breaks_are_as_stated() -> None:
         program = PROGRAMS[title]
         found[title] = (outcome.graphs, outcome.breaks, outcome.eager)
         stated[title] = (program.graphs, program.breaks, program.eager)
-    assert found == stated
+    assert {
+        title: (found[title], stated[title]) for title in found if found[title] != stated[title]
+    } == {}
 
 
 def test_corpus_has_forty_programs_and_half_of_them_change_sizes() -> None:
