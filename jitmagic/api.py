@@ -371,8 +371,9 @@ def reset() -> None:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
-    if (recorded := sys.modules.get("jitmagic.lazy_mode.compiling")) is not None:
-        recorded.forget()
+    for name in ("jitmagic.lazy_mode.compiling", "jitmagic.ranks.sizes"):
+        if (recorded := sys.modules.get(name)) is not None:
+            recorded.forget()
 
 
 def _compile_again() -> None:

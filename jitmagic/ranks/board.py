@@ -8,6 +8,7 @@ notes of a topic, `watch` starts the thread.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,17 @@ class Board:
 
 
 _boards: list[Board] = []  # at most one: that of the process group in use
+_children: list[
+    bool
+] = []  # not empty in a fork of a rank, which shares its connection to the store
+
+
+def _note_fork() -> None:
+    if this_rank() is not None:
+        _children.append(True)
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def board() -> Board | None:
@@ -59,7 +71,7 @@ def board() -> Board | None:
     hold no notes.
     """
     rank = this_rank()
-    if rank is None:
+    if rank is None or _children:
         return None
     store = default_store()
     if not _boards or _boards[0].store is not store:

@@ -19,15 +19,16 @@ from ..frame.handle import Handle, all_handles
 from ..frame.native import Entry
 from ..guards.guard import TensorMatch
 from ..guards.source import Argument, Source, describe
-from .board import Board, board, listen, poll, watch
+from .board import Board, board, listen, on_tick, poll, watch
 from .waits import report_waits
 
-__all__ = ["agree"]
+__all__ = ["agree", "forget"]
 
 _TOPIC = "sizes"
 
 Sizes = dict[str, set[int]]  # name of an input -> indices (symbols/size.py) of its sizes that vary
 _agreed: dict[str, Sizes] = {}  # by function
+_changed: set[str] = set()  # functions of which other ranks have posted sizes since the last tick
 
 
 def agree(handle: Handle, snapshot: FrameSnapshot) -> None:
@@ -37,7 +38,19 @@ def agree(handle: Handle, snapshot: FrameSnapshot) -> None:
         return
     report_waits()
     watch(notes)
-    poll(notes)
+    try:
+        poll(notes)
+        _share(notes, handle, snapshot)
+    except RuntimeError:  # the process that served the store has ended
+        return
+
+
+def forget() -> None:
+    """Drop what was agreed; other ranks keep it."""
+    _agreed.clear()
+
+
+def _share(notes: Board, handle: Handle, snapshot: FrameSnapshot) -> None:
     key, own = _key(handle), handle.ledger.differing_sizes(snapshot)
     known = _agreed.setdefault(key, {})
     news = {
@@ -57,12 +70,22 @@ def _receive(notes: Board, rank: int, text: str) -> None:
         return
     key, sizes = json.loads(text)
     _merge(_agreed.setdefault(key, {}), sizes)
-    for handle in all_handles():
-        if _key(handle) == key:
-            _compile_again(handle, _agreed[key])
+    _changed.add(key)
+
+
+def _tick(notes: Board) -> None:
+    """Let functions compile again. Only this thread waits for compiles that run: one that compiles
+    a function itself, and reads notes, would wait for another that does the same.
+    """
+    while _changed:
+        key = _changed.pop()
+        for handle in all_handles():
+            if _key(handle) == key:
+                _compile_again(handle, _agreed.get(key, {}))
 
 
 listen(_TOPIC, _receive)
+on_tick(_tick)
 
 
 def _compile_again(handle: Handle, known: Sizes) -> None:
