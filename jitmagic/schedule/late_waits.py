@@ -52,7 +52,7 @@ def with_late_waits(program: LoopProgram) -> LoopProgram:
         else:
             steps.append(step)
     apart = replace(program, buffers=buffers, steps=tuple(steps))
-    ordered = _with_early_starts(_with_late_waits(_pieces(apart)), buffers)
+    ordered = _earlier_starts(_later_waits(_pieces(apart)), buffers)
     return replace(apart, steps=tuple(piece.step for piece in ordered))
 
 
@@ -103,7 +103,7 @@ def _starts(step: Step) -> bool:
     return isinstance(step, Extern) and is_collective(step.op)
 
 
-def _with_late_waits(pieces: Sequence[_Piece]) -> list[_Piece]:
+def _later_waits(pieces: Sequence[_Piece]) -> list[_Piece]:
     """Move waits, and the views of what they return, to just before the first piece that follows
     them.
     """
@@ -117,7 +117,7 @@ def _with_late_waits(pieces: Sequence[_Piece]) -> list[_Piece]:
     return ordered
 
 
-def _with_early_starts(pieces: Sequence[_Piece], buffers: Mapping[str, Buffer]) -> list[_Piece]:
+def _earlier_starts(pieces: Sequence[_Piece], buffers: Mapping[str, Buffer]) -> list[_Piece]:
     """Move collectives to just after what they follow."""
     ordered: list[_Piece] = []
     for piece in pieces:
