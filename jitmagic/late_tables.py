@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from .compat.versions import release
 from .late import load_part
 
 __all__ = [
@@ -28,7 +29,7 @@ T = TypeVar("T")
 ROWS = Path(__file__).with_name("late_rows.json")  # {title of a table: {module: names of keys}}
 _ROWS: dict[str, dict[str, str]] = json.loads(ROWS.read_text())
 VERSIONS = "versions"  # its title of the versions whose keys it has: {"Python torch": ""}
-VERSION = "{}.{} {}.{}".format(*sys.version_info[:2], *torch.__version__.split(".")[:2])
+VERSION = "{}.{} {}.{}".format(*sys.version_info[:2], *release(torch.__version__))
 # Other versions may have other functions: their rows are all loaded with the first.
 _is_listed = VERSION in _ROWS[VERSIONS]
 EVERY = "*"  # the key of rows that are asked about every object

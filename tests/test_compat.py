@@ -24,10 +24,10 @@ from .processes import ROOT, run_forked
 
 PACKAGE = ROOT / "jitmagic"
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "compat"]
-# A build, keys on disk, what a bundle or a saved program was made by: no comparison.
+# A build, keys on disk, what a bundle, a saved program or a list was made by: no comparison.
 READ_VERSION = {
-    "artifact/library.py", "extension.py", "packaging/cxx.py", "packaging/loading.py",
-    "packaging/saving.py", "runtime/bundles.py", "runtime/tune.py",
+    "artifact/library.py", "extension.py", "late_tables.py", "packaging/cxx.py",
+    "packaging/loading.py", "packaging/saving.py", "runtime/bundles.py", "runtime/tune.py",
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from ..symbols.expr import Expr
 from ..symbols.size_programs import SizeCode
 from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable, OpOverload
-from .backward_graphs import backward_without, freed_parts, tangent_nodes
+from .backward_graphs import backward_without, freed_parts, stages_of, tangent_nodes
 from .nodes import flat_outputs, node_spec, placeholders
 from .replay import Replay, generator_devices, replay_inputs
 from .result import (
@@ -48,7 +48,6 @@ from .result import (
     ViewOf,
     ViewReplay,
 )
-from .stages import stages_of
 
 __all__ = [
     "BackwardCache",

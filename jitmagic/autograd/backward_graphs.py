@@ -26,7 +26,7 @@ from ..spec import TensorSpec, contiguous_strides
 from .nodes import copy_graph, erase_dead, flows_of, mask_of, module_of, placeholders, runs_once
 from .result import Partition
 
-__all__ = ["SavedLayouts", "backward_without", "freed_parts", "tangent_nodes"]
+__all__ = ["SavedLayouts", "backward_without", "freed_parts", "stages_of", "tangent_nodes"]
 
 aten = torch.ops.aten
 
@@ -97,6 +97,14 @@ def freed_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
     for flow in partition.freed:
         parts.setdefault(flow, 0)
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
+
+
+def stages_of(backward: GraphModule | None) -> tuple[int, ...]:
+    """Return the stage of each gradient, () if there is only one."""
+    if backward is None:
+        return ()
+    stages: tuple[int, ...] = backward.graph.output_node().meta.get("stages", ())
+    return stages
 
 
 def _add_constant(

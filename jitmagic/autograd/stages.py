@@ -17,10 +17,11 @@ from torch.fx import Graph, GraphModule, Node
 from ..graph.lazy_module import copy_node
 from ..graph.subgraphs import Split, Subgraph
 from ..spec import TensorSpec
+from .backward_graphs import stages_of
 from .memory_budget import spec_bytes
 from .nodes import flat_outputs, is_view, module_of, node_spec, placeholders, runs_once
 
-__all__ = ["mark_stages", "split_stages", "stages_of"]
+__all__ = ["mark_stages", "split_stages"]
 
 _FIRST = 1 << 20  # DistributedDataParallel's first bucket: communication begins early
 _MOST = 16  # stages: each is compiled by itself
@@ -46,14 +47,6 @@ def mark_stages(backward: GraphModule | None, bucket: int | None) -> None:
         filled += sizes[n]
     if current:
         backward.graph.output_node().meta["stages"] = tuple(stages)
-
-
-def stages_of(backward: GraphModule | None) -> tuple[int, ...]:
-    """Return the stage of each gradient, () if there is only one."""
-    if backward is None:
-        return ()
-    stages: tuple[int, ...] = backward.graph.output_node().meta.get("stages", ())
-    return stages
 
 
 def split_stages(backward: GraphModule) -> Split | None:

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic import api
+from jitmagic.autograd.backward_graphs import stages_of
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.nodes import placeholders
 from jitmagic.autograd.partition import partition
-from jitmagic.autograd.stages import mark_stages, split_stages, stages_of
+from jitmagic.autograd.stages import mark_stages, split_stages
 from jitmagic.spec import spec_of
 
 from .lifting import lift

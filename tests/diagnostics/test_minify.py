@@ -20,7 +20,10 @@ from jitmagic.loops import registry
 from jitmagic.options import MODES, make_options
 from tests.processes import run_forked
 
-HEAD = "from jitmagic.compile import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
+HEAD = (
+    "from jitmagic.compile import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
+    "LOWERINGS.load_all()\n"
+)
 WRONG = HEAD + "LOWERINGS['aten.tanh.default'] = LOWERINGS['aten.sin.default']\n"
 CRASH = HEAD + (
     "def broken(*args, **kwargs):\n    raise KeyError('planted')\n"

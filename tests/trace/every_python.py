@@ -161,6 +161,10 @@ def _stand_in_for_torch() -> None:
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT / name.replace(".", "/"))]
         sys.modules[name] = package
+    from jitmagic import late_tables
+
+    # The stand-in is no torch for the modules that would otherwise all be loaded at once.
+    late_tables._is_listed = True
 
 
 # Tested also where that Python is not installed: an opcode without a handler is reported by name.
