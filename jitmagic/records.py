@@ -410,7 +410,7 @@ class Recording:
     def for_later(self) -> Recording:
         """Return an empty recording for the backward, which is compiled at its first use."""
         later = Recording(self.name, self.journal, self.frame, self.number)
-        later.reported, later.title = self.reported, self.title
+        later.reported, later.title, later.bucket = self.reported, self.title, self.bucket
         return later
 
 

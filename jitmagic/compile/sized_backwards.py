@@ -7,7 +7,7 @@ kernels can serve all sizes, else one executable for each size tuple.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch.fx import GraphModule
 
 from ..autograd.backward_graphs import backward_without
+from ..autograd.nodes import placeholders
+from ..autograd.stages import split_stages
 from ..construction import StoredBy, construction_of, nothing
 from ..devices import Target
 from ..graph.symbolic.concrete import graph_at
@@ -22,7 +24,16 @@ from ..late import collector_paused, late_names
 from ..lazy_dataclass import dataclass
 from ..options import Options
 from ..records import Recording
-from ..runtime.native import SIZES_KEPT, BySizes, add_alone, add_template, by_sizes
+from ..runtime.native import (
+    SIZES_KEPT,
+    BySizes,
+    SizeTemplate,
+    Step,
+    add_alone,
+    add_template,
+    by_sizes,
+    split_template,
+)
 from ..symbols.expr import Expr
 from ..torch_types import Executable
 
@@ -130,7 +141,9 @@ class BackwardAhead:
 
 
 class SizedBackward:
-    """Builds the executables of one backward graph, and adds them to `run`."""
+    """Builds the executables of one backward graph, and adds them to `run`. Each stage of the graph
+    has templates of its own.
+    """
 
     run: BySizes
 
@@ -138,31 +151,56 @@ class SizedBackward:
         self, graph: GraphModule, within: Predicates, builders: Builders, options: Options
     ) -> None:
         self._graph, self._within, self._builders = graph, within, builders
-        target = builders.target(graph)
-        self._templates = Templates(graph, "backward", within, target, options, True)
+        self._split = split_stages(graph)
+        stages = [graph] if self._split is None else [one.graph for one in self._split.subgraphs]
+        self._templates = [
+            Templates(stage, "backward", within, builders.target(stage), options, True)
+            for stage in stages
+        ]
         self._lock = RLock()
 
     def missed(self, values: SizeTuple, _: object = None) -> Executable:
         """Return the executable of a size tuple that has none."""
         with self._lock:
             run = self._builders.backward(
-                partial(self._build, values), partial(self._concrete, values)
+                partial(self._build, values), partial(self._concrete, self._graph, values)
             )
-            if self._templates.known(values) is None:
+            if any(stage.known(values) is None for stage in self._templates):
                 add_alone(self.run, values, run)
             else:
                 self.run.add(values, run)
             return run
 
     def _build(self, values: SizeTuple, record: Recording) -> Executable:
-        template = self._templates.template(values, record)
-        if template is None:
-            return self._builders.graph(self._concrete(values), "backward", record, True)
-        add_template(self.run, checks((template.predicates,)), template.plan)
-        return template.plan.at(values)
+        templates = [stage.template(values, record) for stage in self._templates]
+        runs = [
+            self._alone(stage, values, record) if template is None else template.plan
+            for stage, template in zip(self._templates, templates, strict=True)
+        ]
+        whole = self._assembled(runs)
+        there = [template.predicates for template in templates if template is not None]
+        if not isinstance(whole, SizeTemplate):
+            return whole
+        if len(there) == len(templates):
+            add_template(self.run, checks(tuple(there)), whole)
+        return whole.at(values)
 
-    def _concrete(self, values: SizeTuple) -> GraphModule:
-        return graph_at(self._graph, _known(self._within, values))
+    def _alone(self, stage: Templates, values: SizeTuple, record: Recording) -> Executable:
+        """Build a stage for one size tuple, for which there can be no template."""
+        return self._builders.graph(self._concrete(stage.graph, values), "backward", record, True)
+
+    def _assembled(self, runs: Sequence[SizeTemplate | Executable]) -> SizeTemplate | Executable:
+        if self._split is None:
+            return runs[0]
+        steps = [
+            Step(run, one.inputs, one.outputs, one.dead)
+            for run, one in zip(runs, self._split.subgraphs, strict=True)
+        ]
+        inputs = len(placeholders(self._graph))
+        return split_template(inputs, steps, self._split.outputs, (), self._within.symbols)
+
+    def _concrete(self, graph: GraphModule, values: SizeTuple) -> GraphModule:
+        return graph_at(graph, _known(self._within, values))
 
 
 def _known(predicates: Predicates, values: SizeTuple) -> dict[Expr, int]:

@@ -30,6 +30,7 @@ from ..autograd.autograd_function import SizedAutogradFunction
 from ..autograd.nodes import flat_outputs, node_spec
 from ..autograd.partition import partition
 from ..autograd.result import Joint, Partition, output_specs
+from ..autograd.stages import mark_stages
 from ..autograd.symbolic_joint import trace_sized_joint
 from ..autograd.verify import verify_joint
 from ..errors import CompileFailed
@@ -130,6 +131,7 @@ class SizedJoint:
         joint = edit_joint(with_fused_attention(gm, trace, self._options, record), record)
         with record.stage("partition") as stage:
             parts = edit_parts(partition(joint, self._options.activation_memory_budget), record)
+            mark_stages(parts.backward, record.bucket)
             stage.keep(LazyPayload(partial(_shown, parts, self._known(self._hints))))
         forward = self._templates(parts.forward, "forward", parts.backward is not None)
         graphs = SizedGraphs(parts.backward, gm, len(parts.tangents), self.predicates)

@@ -103,8 +103,8 @@ class Templates:
     """
 
     __slots__ = (
-        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_target", "_within"),
-        *("_training", "compiled"),
+        *("_is_sized", "_lock", "_made", "_name", "_options", "_target", "_training", "_within"),
+        *("compiled", "graph"),
     )
 
     def __init__(
@@ -119,7 +119,7 @@ class Templates:
         """`within`: predicates on the graph's symbols that all values pass. `training`: the graph
         is a backward, or a forward that has one.
         """
-        self._graph, self._name, self._within = graph, name, within
+        self.graph, self._name, self._within = graph, name, within
         self._target, self._options, self._training = target, options, training
         self._made: list[Template] = []
         self._lock = RLock()
@@ -142,7 +142,7 @@ class Templates:
         return template
 
     def _compile(self, values: SizeTuple, record: Recording) -> Template | None:
-        given = self._graph, self._name, self._within, values, self._target, self._options, record
+        given = self.graph, self._name, self._within, values, self._target, self._options, record
         # Earlier assumptions failed for these sizes; new ones would fail for the next sizes too.
         excludes_sizes = self.compiled <= self._options.recompile_limit // 2
         make = partial(

@@ -19,6 +19,7 @@ from .lifting import lift
 
 LAYERS = 4
 ran: list[str] = []
+options: dict[str, object] = {}
 
 
 @torch.library.custom_op("tests_stages::noted", mutates_args=())
@@ -57,15 +58,16 @@ class Model(nn.Module):
         return x
 
 
-@pytest.fixture(autouse=True)
-def buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[None, True], ids=["static", "dynamic"])
+def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile as within DistributedDataParallel, with buckets of one layer each."""
     monkeypatch.setattr(api, "gradient_bucket", lambda: 1024)
+    monkeypatch.setitem(options, "dynamic", request.param)
     ran.clear()
 
 
-def both(drop: float = 0.0, **keywords: object) -> tuple[Model, Model]:
-    return jitmagic.jit(Model(drop), **keywords), Model(drop)  # type: ignore[call-overload]
+def both(drop: float = 0.0, **more: object) -> tuple[Model, Model]:
+    return jitmagic.jit(Model(drop), **options, **more), Model(drop)  # type: ignore[call-overload]
 
 
 def same(compiled: Model, eager: Model) -> None:
@@ -91,6 +93,32 @@ def test_hooks_of_gradients_run_between_the_stages(backend: str) -> None:
     for order in orders:
         for n in range(1, LAYERS):
             assert order.index(f"gradient of {n}") < order.index(f"backward of {n - 1}")
+
+
+def order_of_backward(model: Model, rows: int) -> list[str]:
+    """Return the order in which the layers' backwards run and their gradients are complete."""
+    ran.clear()
+    model.zero_grad()
+    x = torch.linspace(-1, 1, rows * 16).view(rows, 16).requires_grad_()
+    model(x).square().sum().backward()
+    return [*ran]
+
+
+def test_stages_serve_all_sizes() -> None:
+    compiled, eager = both()
+    for model in (compiled, eager):
+        for n, layer in enumerate(model.layers):
+            layer.weight.register_post_accumulate_grad_hook(
+                lambda _, n=n: ran.append(f"gradient of {n}")
+            )
+    for rows in (8, 8, 3, 5, 1, 7, 64):
+        order = order_of_backward(compiled, rows)
+        for n in range(1, LAYERS):
+            assert order.index(f"gradient of {n}") < order.index(f"backward of {n - 1}")
+        order_of_backward(eager, rows)
+        same(compiled, eager)
+    traced = [one for one in api.handle_of(compiled).journal if one.result("trace") is not None]
+    assert len(traced) <= 3  # for one size, for all, and for one row
 
 
 def test_draws_are_those_of_the_forward() -> None:
@@ -159,7 +187,7 @@ def test_results_may_have_different_histories() -> None:
             first, second, *_ = self.layers
             return first(x).tanh() @ second.weight, second(x).sigmoid()
 
-    compiled, eager = jitmagic.jit(Two()), Two()
+    compiled, eager = jitmagic.jit(Two(), **options), Two()  # type: ignore[call-overload]
     x = torch.randn(3, 16)
     for losses in (lambda a, b: a.sum(), lambda a, b: b.sum(), lambda a, b: (a * b).sum()):
         for model in (compiled, eager):
