@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
     from .diagnostics.status import status
+    from .diagnostics.timeline import timeline
     from .diagnostics.why import why
     from .exporting.export import export
     from .packaging.ahead import aot
@@ -142,6 +143,7 @@ __all__ = [
     "save",
     "status",
     "test",
+    "timeline",
     "wait",
     "why",
 ]
@@ -170,6 +172,7 @@ _LATE = {
     "save": "packaging.saving",
     "status": "diagnostics.status",
     "test": "diagnostics.checking.input_variation",
+    "timeline": "diagnostics.timeline",
     "why": "diagnostics.why",
 }
 

@@ -5,6 +5,7 @@
 
 `ddp` copies the model to each process, `fsdp` shards the parameters of each layer, `tp` divides the
 matrices of each layer. All systems get the same weights and tokens, and must reach the same losses.
+"hidden" is the share of communication during which a process computes.
 Without a GPU the processes use gloo, and a smaller model.
 """
 
@@ -30,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import jitmagic
+from jitmagic.diagnostics.timeline import Timeline
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -124,17 +126,58 @@ SYSTEMS: dict[str, Tag] = {
 }
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: losses, seconds of a step, tokens per second, GiB, and seconds of the
+    first two steps.
+    """
+
+    parallel: str
+    system: str
+    losses: tuple[float, float]  # of the first and the last step
+    step: float
+    rate: float
+    memory: float | None
+    start: float
+    timeline: Timeline
+
+    def cells(self) -> list[str]:
+        memory = "-" if self.memory is None else f"{self.memory:.2f} GiB"
+        hidden = self.timeline.ranks[0].hidden
+        return [
+            *(self.parallel, self.system, *(f"{loss:.4f}" for loss in self.losses)),
+            *(f"{1e3 * self.step:.1f} ms", f"{self.rate:,.0f}", memory, f"{self.start:.1f} s"),
+            "-" if hidden is None else f"{hidden:.0%}",
+        ]
+
+
+HEADS = (
+    *("parallel", "system", "first loss", "last loss", "step", "tokens/s", "memory", "start"),
+    "hidden",
+)
+
+
 def batches(size: Size, number: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shape = (size.rows, size.tokens + 1)
     return [torch.randint(size.words, shape, generator=generator).to(DEVICE) for _ in range(number)]
 
 
-def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> list[str]:
+def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> Row:
     """Train, and return a row of the table. The first two steps compile, and are not timed."""
     torch.manual_seed(0)
     model = PARALLEL[parallel](GPT(SIZE).to(DEVICE), mesh, SYSTEMS[system])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(tokens: Tensor) -> Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=ON_GPU):
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
     # Processes that divide a model work on the same rows.
     seed = 0 if parallel == "tp" else dist.get_rank()
     if ON_GPU:
@@ -143,21 +186,17 @@ def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> list[str]
     for tokens in batches(SIZE, steps, seed):
         synchronize()
         begun = time.perf_counter()
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=ON_GPU):
-            logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = step(tokens)
         synchronize()
         times.append(time.perf_counter() - begun)
         losses.append(loss.item())
-    step = sorted(times[2:])[len(times[2:]) // 2]
+    memory = torch.cuda.max_memory_allocated() / 2**30 if ON_GPU else None
+    median = sorted(times[2:])[len(times[2:]) // 2]
     processes = 1 if parallel == "tp" else dist.get_world_size()
-    rate = processes * SIZE.rows * SIZE.tokens / step
-    memory = f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB" if ON_GPU else "-"
-    cells = (parallel, system, f"{losses[0]:.4f}", f"{losses[-1]:.4f}")
-    return [*cells, f"{1e3 * step:.1f} ms", f"{rate:,.0f}", memory, f"{sum(times[:2]):.1f} s"]
+    rate = processes * SIZE.rows * SIZE.tokens / median
+    timeline = jitmagic.timeline(step, all_ranks=True)(tokens)
+    ends = losses[0], losses[-1]
+    return Row(parallel, system, ends, median, rate, memory, sum(times[:2]), timeline)
 
 
 def synchronize() -> None:
@@ -170,6 +209,7 @@ def main() -> None:
     parser.add_argument("--parallel", nargs="+", choices=PARALLEL, default=list(PARALLEL))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["eager", "jitmagic"])
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--timelines", help="a folder, for pictures of a step of each")
     options = parser.parse_args()
     if ON_GPU:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -177,13 +217,16 @@ def main() -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if ON_GPU else "gloo")
     mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
-    heads = ["parallel", "system", "first loss", "last loss", "step", "tokens/s", "memory", "start"]
-    rows = [heads]
+    lines = [[*HEADS]]
     for parallel in options.parallel:
-        rows += [train(parallel, system, options.steps, mesh) for system in options.systems]
+        for system in options.systems:
+            row = train(parallel, system, options.steps, mesh)
+            lines.append(row.cells())
+            if options.timelines and dist.get_rank() == 0:
+                row.timeline.picture().save(f"{options.timelines}/{parallel}_{system}.svg")
     if dist.get_rank() == 0:
-        for row in rows:
-            print("  ".join(f"{cell:>10}" for cell in row), flush=True)
+        for line in lines:
+            print("  ".join(f"{cell:>10}" for cell in line), flush=True)
     dist.destroy_process_group()
 
 

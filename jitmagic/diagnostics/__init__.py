@@ -14,6 +14,7 @@ arranges it once (`Page`), and lays it out as text, by rich or as HTML. Every sp
     status         the table of tagged functions, and the recompile ledger of one
     why            jitmagic.why: the variant that a call would run, or the guard that fails
     lowered        jitmagic.lower: the intermediate forms of one call, with flops and bytes
+    timeline       jitmagic.timeline: when a call computes and when it communicates
     timing         interleaved measurements of several callables
     logs           live messages through `logging`, with the names of TORCH_LOGS
     structured     the trace file that tlparse reads

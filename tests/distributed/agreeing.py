@@ -63,6 +63,16 @@ def slow_compile(rank: int) -> None:
     time.sleep(0.5)
 
 
+def timelines() -> list[list[str]]:
+    """Return the names of the collectives in a step, by rank."""
+
+    def step(x: Tensor) -> None:
+        dist.all_reduce(x)
+
+    found = jitmagic.timeline(step, all_ranks=True)(torch.ones(4))
+    return [[span.name for span in one.communication] for one in found.ranks]
+
+
 def failure() -> str:
     """Return a warning of this rank."""
     with warnings.catch_warnings(record=True) as caught:
@@ -80,6 +90,7 @@ def main() -> None:
     answers: dict[str, Any] = {"compiles": sizes(rank)}
     slow_compile(rank)
     answers["failure"] = failure()
+    answers["timelines"] = timelines()
     if rank == 0:
         answers["status"] = {n: text for n, text in jitmagic.status(all_ranks=True).ranks.items()}
     dist.barrier()

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from ..notebook.kernels import execute
 from ..processes import ROOT, child_environment
 
 needs_gloo = pytest.mark.skipif(
@@ -35,3 +36,16 @@ def test_a_gpt_trains_on_two_processes() -> None:
     losses = {(row[0], row[1]): [float(row[2]), float(row[3])] for row in rows}
     for parallel in ("ddp", "tp"):
         assert losses[parallel, "jitmagic"] == pytest.approx(losses[parallel, "eager"], abs=3e-4)
+
+
+@needs_gloo
+def test_a_notebook_shows_the_status_of_its_processes() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    folder = ROOT / "demos" / "distributed"
+    notebook = nbformat.read(folder / "ranks.ipynb", as_version=4)
+    execute(notebook, folder, fresh=True)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    text = "".join(output.get("text", "") for output in outputs)
+    assert "rank 0" in text
+    assert "rank 1" in text
+    assert any("image/svg+xml" in output.get("data", {}) for output in outputs)

@@ -55,6 +55,10 @@ def test_one_rank_reports_for_all(ranks: Any) -> None:
     assert all("loss: compiled" in text for text in status.values())
 
 
+def test_each_rank_gets_the_timelines_of_all(ranks: Any) -> None:
+    assert [answers["timelines"] for answers, _ in ranks] == [[["gloo:all_reduce"]] * 2] * 2
+
+
 def test_a_program_of_one_process_has_no_board(tmp_path: Path) -> None:
     from jitmagic.ranks.board import board
 
