@@ -71,6 +71,7 @@ __all__ = [
     "UnsupportedTensor",
     "UserGraphBreak",
     "WeaklyReferenced",
+    "WrappedModule",
 ]
 
 
@@ -167,9 +168,7 @@ class StatefulCall(Reason):
 class UnknownObject(Reason):
     title = "An object of an unknown type"
     template = "{what} of an object of type {type}"
-    explanation = (
-        "The type is implemented in C, or overrides Python protocols in an unsupported way."
-    )
+    explanation = "The type is written in C, or overrides Python protocols in an unsupported way."
     advice = "read the values you need from it before the call"
 
 
@@ -293,9 +292,7 @@ class MutatedGenerator(Reason):
     title = "A generator in use at a break"
     rests_on = "nothing"
     template = "{what} is alive at a graph break{cause}"
-    explanation = (
-        "A half-consumed generator or iterator cannot be rebuilt, so plain Python makes it."
-    )
+    explanation = "A half-consumed generator cannot be rebuilt, so plain Python makes it."
     advice = "use a list or tuple there"
 
 
@@ -433,6 +430,14 @@ class RefusedTorchCall(Reason):
     template = "{name}() stays outside of graphs: {why}"
     explanation = "Only operations on tensors and plain values are recorded; this one does more."
     advice = "call it outside the compiled function, or accept the graph break"
+
+
+class WrappedModule(RefusedTorchCall):
+    title = "A module that communicates around another"
+    expected = True
+    template = "{name}.forward() stays outside of graphs; the module that it wraps is compiled"
+    explanation = "It starts communication, and prepares the backward to."
+    advice = ""
 
 
 class NumpyCall(Reason):

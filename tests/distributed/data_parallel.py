@@ -353,7 +353,7 @@ def _loss(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program("a tagged step that clips the gradients of a DDP model", graphs=2, breaks=3, changing=True)
+@program("a tagged step that clips the gradients of a DDP model", graphs=2, changing=True)
 def _clipped(tag: Tag, world: World) -> Any:
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -381,7 +381,7 @@ def _tagged_layer(tag: Tag, world: World) -> Any:
 @program(
     "tagged gradient accumulation by no_sync in a step",
     graphs=7,
-    breaks=10,
+    breaks=9,
     changing=True,
 )
 def _accumulated(tag: Tag, world: World) -> Any:

@@ -3,7 +3,8 @@
 Input: a call of dist.all_reduce and the like. Output: nodes that call a functional collective and
 copy its result, and for `async_op` the Work that waits for it. The process group is the default
 one, guarded by a read at each call, or one that the program passes. Autograd does not see these
-collectives: gradients pass a tensor as if it had not been written to.
+collectives: gradients pass a tensor as if it had not been written to. A call of
+DistributedDataParallel is a graph break, behind which the module within is compiled.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ....compat.distributed import broadcast, in_place_forms, is_coalescing, reductions
 from ....graph.distributed.objects import PROCESS_GROUP, names_of_class
 from ....graph.distributed.rooted import rooted_operator
 from ....lazy_dataclass import dataclass
-from ...breaks import GraphBreak, UnsupportedArguments
+from ...breaks import GraphBreak, UnsupportedArguments, WrappedModule
 from ...values.base import Args, Kwargs, Machine, Value
 from ...values.containers.sequences import ListValue
 from ...values.objects.works import WorkValue
@@ -250,3 +252,7 @@ if torch.distributed.is_available():
     for _name in _ROWS:
         _function = getattr(torch.distributed, _name)
         handles(_function, like=AS_GIVEN)(partial(_collective, _function))
+
+    @handles(DistributedDataParallel.forward)
+    def _parallel_forward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise GraphBreak(WrappedModule.of(name=DistributedDataParallel.__name__))

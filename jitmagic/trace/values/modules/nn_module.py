@@ -458,7 +458,7 @@ def _is_tagged(call: object) -> bool:
 @wraps(torch.nn.Module, subclasses=True)
 def _wrap_module(machine: Machine, obj: torch.nn.Module, source: Source) -> Value:
     kind = type(obj)
-    if isinstance(obj, torch.jit.ScriptModule) or kind.__module__.startswith("torch.nn.parallel"):
+    if isinstance(obj, (torch.jit.ScriptModule, torch.nn.DataParallel)):
         raise GraphBreak(UnknownObject.of(what="use", type=kind.__name__))
     machine.guard(TypeIs(source, kind))
     return NNModuleValue(machine.class_of(kind, TypeOf(source)), obj, source)
