@@ -2,11 +2,11 @@
 
 In: a KernelSource of language "triton", which pointers are 16-byte aligned, the target. Out: a
 Cubin per kernel: machine code and launch facts. Compiling needs no GPU. The cache key covers
-everything the bytes depend on (the kernel's text, triton's version, architecture, options,
-alignment), so that a second process finds its kernels without importing triton. Multiplications and
-additions are not contracted and denormals are kept, so results are rounded like eager's; those of
-attention are contracted, whose sums have another order than eager's. Device assertions are compiled
-in; Triton's overflow checks are not.
+everything the bytes depend on (the kernel's text but for names, triton's version, architecture,
+options, alignment), so that a second process finds its kernels without importing triton.
+Multiplications and additions are not contracted and denormals are kept, so results are rounded like
+eager's; those of attention are contracted, whose sums have another order than eager's. Device
+assertions are compiled in; Triton's overflow checks are not.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ class Cubin:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Holds everything that one kernel's machine code depends on, except triton's version."""
+    """Holds everything that one kernel's machine code depends on, except triton's version.
+
+    The key omits the kernel's name and those of its arguments, which name buffers: graphs that
+    contain the same layers, such as the stages of a backward, share their kernels.
+    """
 
     symbol: str
     text: str
@@ -82,8 +86,23 @@ class _Request:
     options: tuple[tuple[str, Any], ...]
 
     def key(self) -> str:
-        facts = (self.symbol, self.signature, self.aligned, self.arch, self.options)
-        return content_key(self.text, _triton_version(), repr(facts))
+        facts = (self.signature, self.aligned, self.arch, self.options)
+        text = _without_names(self.text, self.symbol)
+        return content_key(text, _triton_version(), repr(facts))
+
+
+_COMMENT = re.compile(r"^\s*#.*\n", re.MULTILINE)
+
+
+def _without_names(text: str, symbol: str) -> str:
+    """Return the text with a kernel's name and arguments numbered, and without comments. Keywords
+    and attributes of the same names stay.
+    """
+    _, _, rest = text.partition(f"def {symbol}(")
+    arguments = re.findall(r"\w+", rest.partition(")")[0])
+    numbers = {name: f"#{place}" for place, name in enumerate([symbol, *arguments])}
+    names = re.compile(rf"(?<![.\w])(?:{'|'.join(numbers)})(?!\w|\s*=[^=])")
+    return names.sub(lambda found: numbers[found[0]], _COMMENT.sub("", text))
 
 
 @lru_cache(maxsize=1)

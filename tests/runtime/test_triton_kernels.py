@@ -21,7 +21,7 @@ from jitmagic.runtime import triton_kernels
 from jitmagic.runtime.alignment import aligned_arguments, inputs_of_kernels
 from jitmagic.runtime.native import make_executable
 from jitmagic.runtime.store import Store
-from jitmagic.runtime.triton_kernels import build_cubins
+from jitmagic.runtime.triton_kernels import _without_names, build_cubins
 from jitmagic.schedule import schedule
 from tests.loops.recording import record
 from tests.processes import run_forked
@@ -62,7 +62,6 @@ def test_every_kernel_compiles(name, target, store, monkeypatch, tmp_path):
     assert set(cubins) == set(source.symbols)
     for name, cubin in cubins.items():
         assert cubin.image[:4] == b"\x7fELF"
-        assert cubin.name == name
         assert cubin.warps == source.grids[name].num_warps
         assert cubin.scratch == 2
         assert cubin.shared_bytes <= 227 << 10
@@ -109,6 +108,34 @@ def test_a_second_process_does_not_import_triton(tmp_path):
     first, second = (run_forked(script, str(tmp_path)).stdout.split() for _ in range(2))
     assert (first[:2], second[:2]) == (["False", "True"], ["True", "False"])
     assert first[2:] == second[2:]
+
+
+def of_chain(*names: str) -> tuple[Plan, KernelSource]:
+    """Render a graph whose nodes, and so the kernel and its buffers, have these names."""
+    graph, _ = record(lambda x, y: (x * y).sin() + 1, torch.randn(64, 32), torch.randn(64, 32))
+    for node, name in zip(graph.graph.nodes, names, strict=False):
+        node.name = name
+    plan, source = render(schedule(lower(graph, "chain"), H200, Options()), H200)
+    assert source is not None
+    return plan, source
+
+
+@needs_triton
+def test_kernels_that_differ_in_names_are_built_once(tmp_path):
+    store = Store(tmp_path)
+    for names, cached in ((("x", "y", "first"), False), (("mask", "other", "second"), True)):
+        plan, source = of_chain(*names)
+        (symbol,) = source.symbols
+        assert all(name in source.text for name in names[:2])
+        cubins, known = build_cubins(source, aligned_arguments(plan, True), H200, store)
+        assert (set(cubins), known) == ({symbol}, cached)
+
+
+def test_keywords_are_no_names_of_arguments():
+    first = "def f(axis, x):\n    # a comment\n    return tl.sum(x, axis=0) + axis\n"
+    second = first.replace("axis=0", "other=0")
+    assert _without_names(first, "f") == "def #0(#1, #2):\n    return tl.sum(#2, axis=0) + #1\n"
+    assert _without_names(first, "f") != _without_names(second, "f")
 
 
 @needs_triton
