@@ -73,6 +73,7 @@ PyObject* jm_dict_get(PyObject* dict, PyObject* key);
 typedef struct {
   int extents;      // number of hooked calls around the current frame
   int paused;       // > 0: the hook ignores every frame
+  int resting;      // extents around the innermost plain stretch
   int disabled;     // > 0: dispatchers run the original as well
   int depth;        // hooked frames on this thread's C stack
   PyObject* exempt; // code whose next frame runs unchanged (borrowed; the caller keeps it alive)
@@ -91,7 +92,7 @@ enum { JM_DEEPEST = 64 };
 
 jm_thread* jm_this_thread(void);
 
-extern int jm_installs;       // extents of all threads: the hook is in place while > 0
+extern int jm_installs;       // extents of all threads; the hook is in place while some thread is in one and in no plain stretch
 extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path reads one global
 extern int jm_any_timed;      // calls that are timed now, likewise
 

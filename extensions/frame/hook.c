@@ -3,8 +3,8 @@
 // The evaluator function is replaced only while some thread is inside an extent (a residual with Python callees, or
 // an original that runs as plain Python), and considers frames of that thread only. For the first fresh frame of a
 // code object it calls the Python callback, which returns a stub with the same parameters (bytecode/stub.py), False
-// (not for this family) or None (for no family). The answer is stored in the code's co_extra, stubs per family,
-// because each tagged function compiles its callees with its own options. The hook then replaces the frame's code,
+// (not for this family), None (for no family) or True (nor are its callees hooked). The answer is stored in the code's
+// co_extra, stubs per family, because each tagged function compiles its callees with its own options. The hook then replaces the frame's code,
 // resets its position, resizes its stack space, and runs the default evaluator. In unusual cases (tracing,
 // generators, other globals, no stack space, deep recursion) the frame runs unchanged.
 
@@ -26,6 +26,7 @@ static PyObject* callback = NULL;
 static _PyFrameEvalFunction previous = NULL;  // the evaluator before the hook was installed
 static bool installed = false;
 static int uninstalled = 0;  // > 0: uninstalled for a deep recursion, see below
+static int resting = 0;      // extents of threads in plain stretches
 static Py_ssize_t extra_index = -1;
 
 // Beyond this many hooked frames on one C stack the hook uninstalls itself, so that the rest of the
@@ -43,8 +44,8 @@ typedef struct Stub {
 
 // The content of co_extra after the callback has decided about a code object.
 typedef struct {
-  bool never;        // for any family
-  bool is_jitmagic;  // code of this package: its callees are not hooked either
+  bool never;     // for any family
+  bool is_plain;  // nor are its callees hooked: code of this package, or declared (library.py)
   Stub* stubs;
 } Decision;
 
@@ -59,7 +60,7 @@ static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* fra
 static void update_evaluator(void) {
   PyInterpreterState* interp = PyInterpreterState_Get();
   _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
-  bool wanted = jm_installs > 0 && uninstalled == 0;
+  bool wanted = jm_installs > resting && uninstalled == 0;
   if (current == _PyEval_EvalFrameDefault) installed = false;
   if (wanted && !installed && current != evaluate) {
     previous = current;
@@ -94,6 +95,24 @@ void jm_leave(jm_thread saved) {
   here.exempt = saved.exempt;
   here.family = saved.family;
   jm_installs--;
+  update_evaluator();
+}
+
+// In a plain stretch the thread hooks no frame until it enters another extent. The evaluator is uninstalled if no other
+// thread needs it: with it, Python calls a C function for each frame, which took 6 % of the time of FSDP2's hooks.
+static int begin_plain_stretch(void) {
+  int added = here.extents - here.resting;
+  here.paused++;
+  here.resting += added;
+  resting += added;
+  update_evaluator();
+  return added;
+}
+
+static void end_plain_stretch(int added) {
+  here.paused--;
+  here.resting -= added;
+  resting -= added;
   update_evaluator();
 }
 
@@ -243,7 +262,7 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
   here.paused--;
   if (!answer) return PyErr_WriteUnraisable(callback), NULL;
-  decision->is_jitmagic = answer == Py_True;
+  decision->is_plain = answer == Py_True;
   PyObject* stub = answer == Py_False ? NULL : answer;
   if ((!stub || fits(code, stub)) && remember(decision, family, globals, stub)) {
     decision->never = false;
@@ -280,17 +299,17 @@ static void replace_code(PyThreadState* tstate, _PyInterpreterFrame* frame, Stub
   Py_DECREF(jm_frame_set_code(frame, other));  // the function still owns its code
 }
 
-// Returns whether the frame is jitmagic's own; replaces the code of others if they have a stub.
-static bool replace_code_or_is_jitmagic(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+// Returns whether the frame begins a plain stretch; replaces the code of others if they have a stub.
+static bool replace_code_or_is_plain(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   PyCodeObject* code = jm_frame_code(frame);
   PyObject* exempt = here.exempt;
   here.exempt = NULL;  // only for the first frame of an extent
   if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return false;
   Decision* decision = decision_of((PyObject*)code);
-  if (!decision || decision->never) return decision && decision->is_jitmagic;
+  if (!decision || decision->never) return decision && decision->is_plain;
   Stub* stub = stub_for(decision, here.family);
   replace_code(tstate, frame, stub ? stub : decide(code, decision, frame->f_globals));
-  return decision->is_jitmagic;
+  return decision->is_plain;
 }
 
 // Returns the evaluator to which the hook passes frames on. An evaluator that was there before the hook may be installed
@@ -314,12 +333,13 @@ static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* fra
   if (!here.extents || here.paused) return next_evaluator(tstate)(tstate, frame, throwing);
   if (here.depth >= DEEPEST) return evaluate_uninstalled(tstate, frame, throwing);
   const bool plainly = (!throwing && jm_is_handed_its_caller(tstate, frame)) ||
-                       replace_code_or_is_jitmagic(tstate, frame, throwing);
-  here.paused += plainly;  // and all its callees
+                       replace_code_or_is_plain(tstate, frame, throwing);
+  _PyFrameEvalFunction run = next_evaluator(tstate);
+  const int resting_here = plainly ? begin_plain_stretch() : 0;
   here.depth++;
-  PyObject* result = next_evaluator(tstate)(tstate, frame, throwing);
+  PyObject* result = run(tstate, frame, throwing);
   here.depth--;
-  here.paused -= plainly;
+  if (plainly) end_plain_stretch(resting_here);
   return result;
 }
 
@@ -442,9 +462,9 @@ static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize
     return NULL;
   }
   if (given[3] == Py_None) {
-    here.paused++;
+    const int resting_here = begin_plain_stretch();
     PyObject* result = run_function(given[0], given[1], given[2]);
-    here.paused--;
+    end_plain_stretch(resting_here);
     return result;
   }
   PyObject* code = Py_NewRef(PyFunction_GET_CODE(given[0]));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = [
     "group_named",
     "in_place_forms",
     "is_coalescing",
+    "is_fully_sharded",
     "make_async",
     "reductions",
     "wait",
@@ -127,3 +129,9 @@ def _world() -> Any:
 def is_coalescing() -> bool:
     """Return whether collectives of some group are being gathered into one."""
     return bool(_world().pg_coalesce_state)
+
+
+def is_fully_sharded(module: object) -> bool:
+    """Return whether a module got hooks from FSDP2's `fully_shard`."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)

@@ -25,8 +25,8 @@ def stub_for(code: CodeType, namespace: Namespace) -> CodeType | bool | None:
     """Return the stub to run in place of `code`, or how to skip it.
 
     False skips it for this family, None for all families and for good, True skips its callees too.
-    True is for jitmagic's own Python: compiling at first use may create torch.fx modules, and
-    torch.compile may have wrapped functions of those.
+    True is for library functions that are declared plain, and for jitmagic's own Python: compiling
+    at first use may create torch.fx modules, and torch.compile may have wrapped functions of those.
 
     Tagged code is never skipped. Neither is a `forward` of torch's containers: an instance may have
     its own forward that calls the class's.
@@ -34,12 +34,13 @@ def stub_for(code: CodeType, namespace: Namespace) -> CodeType | bool | None:
     family = _frame.current_family()
     if not isinstance(family, Family):
         return None
-    if is_of_jitmagic(code):
+    library = library_function(code, namespace)
+    if is_of_jitmagic(code) or (library is not None and library.plain):
         return True
     if code is not family.tagged and reason_to_skip(code, namespace) is not None:
         # Another family may have tagged a module with this `forward`, so it is not for good.
         return False if code.co_name == "forward" else None
-    handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))
+    handle = Handle.of_callee(code, namespace, family, library)
     return stub_code(handle)
 
 
