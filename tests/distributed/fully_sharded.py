@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
+    offload_wrapper,
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
 
 from .corpus import Net, Tag, World, gradients, local, program, state, trained
 
@@ -115,6 +117,24 @@ def _mixed(tag: Tag, world: World, make: Make) -> Any:
     return trained(make(tag, world, mp_policy=policy), world.batches(4, 6, 5))
 
 
+@each_way("resharded to both ranks after the forward", changing=True)
+def _resharded(tag: Tag, world: World, make: Make) -> Any:
+    return trained(make(tag, world, reshard_after_forward=2), world.batches(4, 6, 5))
+
+
+@each_way("mixed precision, results of float32", changing=True, rtol=2e-2, atol=1e-2)
+def _mixed_results(tag: Tag, world: World, make: Make) -> Any:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+    return trained(make(tag, world, mp_policy=policy), world.batches(4, 6, 5))
+
+
+@each_way("activations saved on the CPU", changing=True)
+def _saved_on_cpu(tag: Tag, world: World, make: Make) -> Any:
+    model = make(tag, world)
+    with torch.autograd.graph.save_on_cpu():
+        return trained(model, world.batches(4, 6, 5))
+
+
 @each_way("clipped gradients and AdamW foreach", changing=True)
 def _clipped(tag: Tag, world: World, make: Make) -> Any:
     model = make(tag, world)
@@ -162,6 +182,76 @@ def _checkpointed_layers(tag: Tag, world: World) -> Any:
     for layer in model.layers:
         fully_shard(tag(layer), mesh=world.mesh)
     return trained(fully_shard(model, mesh=world.mesh), world.batches(4, 6, 5))
+
+
+class Residual(nn.Module):
+    """A checkpointed part in a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Net(8, 16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + checkpoint(self.inner, x.tanh(), use_reentrant=False)
+
+
+class Blocks(nn.Module):
+    """Equal blocks between an embedding and a head."""
+
+    def __init__(self, make: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList([make() for _ in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def _whole_blocks(tag: Tag, world: World, make: Callable[[], nn.Module]) -> nn.Module:
+    model = Blocks(make)
+    for block in model.blocks:
+        fully_shard(block, mesh=world.mesh)
+    return tag(fully_shard(model, mesh=world.mesh))
+
+
+@program("FSDP2, equal blocks of a tagged model share one graph", 3, 2)
+def _equal_blocks(tag: Tag, world: World) -> Any:
+    model = _whole_blocks(tag, world, lambda: Net(8, 16, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return trained(model, world.batches(4, 4, 4), optimizer.step)
+
+
+@program("FSDP2, a part of each block of a tagged model is checkpointed", 3, 2)
+def _checkpointed_parts(tag: Tag, world: World) -> Any:
+    return trained(_whole_blocks(tag, world, Residual), world.batches(4, 4, 4))
+
+
+@program("FSDP2, activations of each block of a tagged model offloaded", 3, 2)
+def _offloaded_activations(tag: Tag, world: World) -> Any:
+    model = _whole_blocks(tag, world, lambda: offload_wrapper(Net(8, 16, 8)))
+    return trained(model, world.batches(4, 4, 4))
+
+
+@program("FSDP2, a tagged step that clips and runs fused AdamW", 6, 4)
+def _fused_step(tag: Tag, world: World) -> Any:
+    model = _whole_blocks(tag, world, lambda: Net(8, 16, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    norms: list[Any] = []
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        optimizer.step()
+        return loss.detach()
+
+    tagged = tag(step)
+    losses = [tagged(x) for x in world.batches(4, 4, 4)]
+    return losses, [local(norm) for norm in norms], state(model)
 
 
 @program("FSDP2, a tagged step with its backward and AdamW", graphs=13, breaks=8, changing=True)

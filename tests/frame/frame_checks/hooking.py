@@ -455,6 +455,49 @@ def plain_runs_without_a_family_pause_the_hook():
 
 
 @check
+def callees_of_plain_code_are_hooked_in_a_new_extent_only():
+    family = Family("helper")
+    decide = family.stub_for
+    _frame.set_callback(lambda code, names: code.co_name == "plain" or decide(code, names))
+
+    def plain(n):
+        first = caller(n)  # not hooked
+        return first, family.run(caller, n), caller(n)
+
+    def fails():
+        raise KeyError("plain")
+
+    assert family.run(lambda: (plain(1), caller(1))) == ((33, 33, 33), 33)
+    assert len(family.log) == 4 and _frame.active() == 0
+    assert raises(KeyError, family.run, lambda: _frame.call_plainly(fails, (), None, None))
+    assert family.run(caller, 1) == 33 and len(family.log) == 6
+
+
+@check
+def a_plain_stretch_of_one_thread_leaves_the_others_hooked():
+    family = Family("helper")
+    inside, ended = threading.Event(), threading.Event()
+
+    def waits():
+        inside.set()
+        assert ended.wait(60)
+        return caller(1)
+
+    results = []
+    other = threading.Thread(
+        target=lambda: results.append(
+            family.run(lambda: _frame.call_plainly(waits, (), None, None) + helper(1))
+        )
+    )
+    other.start()
+    assert inside.wait(60)
+    assert family.run(caller, 1) == 33 and len(family.log) == 2
+    ended.set()
+    other.join()
+    assert results == [36] and len(family.log) == 3
+
+
+@check
 def an_unbalanced_suspension_stays_in_effect():
     family = Family("helper")
     family.run(lambda: _frame.suspend())
