@@ -3,6 +3,7 @@
 //
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
+//   recursion.c        frames that dispatchers add to Python's recursion limit
 //   concealed.c        hides frames that eager would not have from stack walks
 //   function_cache.c   entries of functools.lru_cache
 //   function_watch.c   notices functions whose code or defaults are replaced in place
@@ -101,16 +102,6 @@ extern int jm_any_timed;      // calls that are timed now, likewise
 jm_thread jm_enter(PyObject* family, PyObject* exempt);
 void jm_leave(jm_thread saved);
 
-// A dispatcher runs Python between begin and end. With `misses` that is jitmagic's own Python,
-// which gets an extra recursion allowance; the original that it runs gets the allowance that the
-// dispatcher's caller had. Otherwise the allowance grows by one for the stub's frame, which eager
-// does not have.
-typedef struct {
-  int allowance, added;
-} jm_nest;
-jm_nest jm_begin_nest(bool misses);
-void jm_end_nest(jm_nest saved);
-
 // Between begin and end the hook is uninstalled for all threads, so that Python calls use no C
 // stack.
 void jm_begin_uninstalled(void);
@@ -123,6 +114,22 @@ PyObject* jm_disable_other_evaluator(void);
 void jm_restore_other_evaluator(PyObject* callback);
 
 bool jm_register_hook(PyObject* module);
+
+// --------------------------------------------------------------------------------- recursion.c
+
+// A dispatcher runs Python between begin and end. With `misses` that is jitmagic's own Python,
+// which gets an extra recursion allowance; the original that it runs gets the allowance that the
+// dispatcher's caller had. Otherwise the allowance grows by one for the stub's frame, which eager
+// does not have.
+typedef struct {
+  int allowance, added;
+} jm_nest;
+jm_nest jm_begin_nest(bool misses);
+void jm_end_nest(jm_nest saved);
+
+// The original gets the allowance of the dispatcher's caller, without jitmagic's Python in between.
+jm_nest jm_begin_original(void);
+void jm_end_original(jm_nest saved);
 
 // --------------------------------------------------------------------------------- concealed.c
 

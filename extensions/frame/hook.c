@@ -126,42 +126,6 @@ void jm_end_uninstalled(void) {
   update_evaluator();
 }
 
-// ----------------------------------------------------------------------------- recursion allowance
-
-// Recursion allowance of a compile, however deep the call that needs it. Deeply nested dispatchers
-// add no more, or a recursion would never reach Python's limit.
-enum { COMPILE_FRAMES = 1000 };
-
-jm_nest jm_begin_nest(bool misses) {
-  int* left = jm_recursion_left(PyThreadState_Get());
-  int added = !misses ? 1 : *left < COMPILE_FRAMES ? COMPILE_FRAMES - *left : 0;
-  jm_nest saved = {here.allowance, here.nested < JM_DEEPEST ? added : 0};
-  here.nested++;
-  here.allowance = misses ? *left + 1 : 0;
-  *left += saved.added;
-  return saved;
-}
-
-void jm_end_nest(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
-  here.allowance = saved.allowance;
-  here.nested--;
-}
-
-// The original gets the allowance of the dispatcher's caller, without jitmagic's Python in between.
-static jm_nest begin_original(void) {
-  int* left = jm_recursion_left(PyThreadState_Get());
-  jm_nest saved = {here.allowance, here.allowance ? here.allowance - *left : 0};
-  here.allowance = 0;
-  *left += saved.added;
-  return saved;
-}
-
-static void end_original(jm_nest saved) {
-  *jm_recursion_left(PyThreadState_Get()) -= saved.added;
-  here.allowance = saved.allowance;
-}
-
 // ------------------------------------------------------------------------------- other evaluators
 
 static PyObject* other_evaluator = NULL;  // other_evaluator(callback | None) -> previous callback
@@ -444,12 +408,12 @@ static PyObject* skip(PyObject* module, PyObject* args) {
 
 static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwargs) {
   if (kwargs == Py_None) kwargs = NULL;
-  jm_nest saved = begin_original();
+  jm_nest saved = jm_begin_original();
   jm_concealed frames;
   jm_conceal_jitmagic(&frames);
   PyObject* result = PyObject_Call(function, args, kwargs);
   jm_reveal(&frames);
-  end_original(saved);
+  jm_end_original(saved);
   return result;
 }
 

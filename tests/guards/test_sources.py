@@ -6,9 +6,11 @@ import builtins
 import re
 import sys
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
+from jitmagic.bytecode import build
 from jitmagic.frame.native import lower_guards
 from jitmagic.guards import source as s
 from jitmagic.guards.source.row import Derived, Source
@@ -46,6 +48,12 @@ class Residual:
     parameters = ("x", "i")
     builtins = vars(builtins)
     with_getattribute = frozenset()
+
+    def base(self, source: Source) -> Any:
+        return source.emit(self)
+
+    def call_on(self, function: Any, base: Source) -> Any:
+        return build.call(function, self.base(base))
 
 
 def test_public_names_are_the_kinds() -> None:

@@ -79,8 +79,8 @@ class Item(Derived):
     def emit(self, residual: Residual) -> Code:
         key = build.load_const(self.key)
         if isinstance(self.base, Contents) and isinstance(self.key, int) and self.key >= 0:
-            return build.call(_nth, self.base.base.emit(residual), key)
-        return [*self.base.emit(residual), *key, *build.binary_subscr()]
+            return build.call(_nth, residual.base(self.base.base), key)
+        return [*residual.base(self.base), *key, *build.binary_subscr()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,9 @@ class DictKeyAt(Derived):
     def follow(self, base: object) -> object:
         return entries_of(base)[self.index][0]
 
+    def emit(self, residual: Residual) -> Code:
+        return _part_of_entry(residual, self.base, self.index, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class DictValueAt(Derived):
@@ -120,6 +123,9 @@ class DictValueAt(Derived):
 
     def follow(self, base: object) -> object:
         return entries_of(base)[self.index][1]
+
+    def emit(self, residual: Residual) -> Code:
+        return _part_of_entry(residual, self.base, self.index, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +217,11 @@ class IteratorParts(Derived):
         if (parts := iterator_parts(base)) is None:
             raise ValueError("an iterator whose state cannot be read")
         return parts
+
+
+def _part_of_entry(residual: Residual, base: Source, index: int, part: int) -> Code:
+    entry = [*residual.call_on(entries_of, base), *build.load_const(index), *build.binary_subscr()]
+    return [*entry, *build.load_const(part), *build.binary_subscr()]
 
 
 def _nth(items: Iterable[object], index: int) -> object:

