@@ -23,12 +23,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..compat.autograd import current_node, run_backward
-from ..compat.modes import AutocastOff, TorchFunctionOfSubclassesOff
+from ..compat.modes import AutocastOff
 from ..errors import CompileFailed, OperationFailed, SizesDiffer, UserLine
 from ..graph.autocast_mode import OFF, preserving_autocast, read_autocast
 from ..graph.dispatch_mode import by_python_dispatcher
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
+from ..graph.propagate import running_wrappers
 from ..graph.symbolic.number_ranges import number_in
 from ..graph.symbolic.sym_node import as_dimensions, as_torch
 from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
@@ -121,7 +122,7 @@ def _modes_of_call(grad_enabled: bool) -> Iterator[None]:
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(preserving_autocast())
-        stack.enter_context(TorchFunctionOfSubclassesOff())  # the trace has run them
+        stack.enter_context(running_wrappers())
         yield
 
 

@@ -21,7 +21,11 @@ __all__ = [
     "is_coalescing",
     "is_fully_sharded",
     "make_async",
+    "redistribution",
     "reductions",
+    "sharding_propagator",
+    "sizes_of_placed",
+    "uses_placements",
     "wait",
 ]
 
@@ -135,3 +139,31 @@ def is_fully_sharded(module: object) -> bool:
     """Return whether a module got hooks from FSDP2's `fully_shard`."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+_PLACED = "torch.distributed.tensor"
+_PLANS = f"{_PLACED}._redistribute"
+
+
+def uses_placements() -> bool:
+    """Return whether the process has imported DTensor, which takes 0.6 s."""
+    return f"{_PLACED}._api" in sys.modules
+
+
+@cache
+def sharding_propagator() -> Any:
+    """Return the object that chooses the placements of the results of DTensor operations."""
+    return private(f"{_PLACED}._api.DTensor")._op_dispatcher.sharding_propagator
+
+
+@cache
+def redistribution() -> Any:
+    """Return the module that plans changes of placements, whose functions call each other there."""
+    return private(_PLANS)
+
+
+@cache
+def sizes_of_placed() -> type:
+    """Return the class of the sizes and the dtype in the metadata of a DTensor."""
+    found: type = private(f"{_PLACED}._dtensor_spec.TensorMeta")
+    return found

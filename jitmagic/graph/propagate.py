@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..compat.functions import pad_packed_sequence
-from ..compat.modes import TorchFunctionOfSubclassesOff
+from ..compat.modes import TorchFunctionOfSubclassesOff, without_dispatch_modes
+from ..compat.operators import DispatchKey
 from ..devices import row_of
 from ..errors import UserLine
 from ..late import late_names
@@ -31,6 +32,7 @@ from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Attribution, LineOfSizes, Silence, call_from
 from .dispatch_mode import DispatchMode
 from .distributed.objects import makes_async, mark_async, runs_at_once
+from .distributed.sharding import placements_of_symbols
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import without_data
@@ -72,6 +74,7 @@ __all__ = [
     "is_view_in_place",
     "noting_inner_calls",
     "run_on_meta",
+    "running_wrappers",
     "strides_are_certain",
 ]
 
@@ -214,10 +217,30 @@ def noting_inner_calls() -> Iterator[list[InnerCall]]:
     """Run calls of wrapper subclasses in the block; yields the ATen calls on inner tensors."""
     before, _SHAPES.inner = _SHAPES.inner, []
     try:
-        with TorchFunctionOfSubclassesOff():
+        with running_wrappers():
             yield _SHAPES.inner
     finally:
         _SHAPES.inner = before
+
+
+@contextmanager
+def running_wrappers() -> Iterator[None]:
+    """Run `__torch_dispatch__` of wrapper subclasses in the block, and no `__torch_function__`:
+    the trace has run those.
+    """
+    with TorchFunctionOfSubclassesOff(), placements_of_symbols(_run_apart):
+        yield
+
+
+def _run_apart(op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
+    """Run an operator on meta tensors inside of another call, which does not note it."""
+    before = _SHAPES.written, _SHAPES.names_devices, _SHAPES.inner
+    _SHAPES.written, _SHAPES.names_devices, _SHAPES.inner = set(), True, None
+    try:
+        with without_dispatch_modes(), _SHAPES:
+            return op(*args, **kwargs)
+    finally:
+        _SHAPES.written, _SHAPES.names_devices, _SHAPES.inner = before
 
 
 @contextmanager
@@ -329,11 +352,24 @@ def _lifted(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
     return without_data(args[0]) if is_lift else None
 
 
+def _by_parts(op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """Run the operators of a composite one with symbolic sizes, whose C++ reads them as ints. It
+    gets here only from the kernel of another operator, below autograd.
+    """
+    if not op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
+        return None
+    if next(sizes_in((args, kwargs)), None) is None:
+        return None
+    with _SHAPES:
+        return op.decompose(*args, **kwargs)
+
+
 _RULES: Rules[object] = Rules(
     _sized_by_data,  # before torch's meta functions, which refuse such calls
     _lifted,
     infer_registered,
     infer_accepted,  # before torch's: its meta functions in Python take 150 µs and import Dynamo
+    _by_parts,
     partial(infer_without_rule, by_rule=infer_accepted),
 )
 

@@ -144,9 +144,12 @@ class Chain(nn.Module):
 
 
 def local(tensor: Any) -> Any:
-    """Return a copy of the part of a tensor that this rank holds, without its history."""
+    """Return a copy of the part of a tensor that this rank holds, without its history; of a DTensor
+    also how it is divided, as a text.
+    """
     if isinstance(tensor, DTensor):
-        tensor = tensor.to_local()
+        how = f"{tensor.placements} of {tuple(tensor.shape)}, strides {tensor.stride()}"
+        return [how, local(tensor.to_local())]
     return tensor.detach().clone() if isinstance(tensor, Tensor) else tensor
 
 

@@ -22,7 +22,7 @@ from .corpus import Net, Tag, World, gradients, program, state
 
 
 def differentiated(
-    title: str, graphs: int = 3, breaks: int = 0, **stated: Any
+    title: str, graphs: int = 2, breaks: int = 0, **stated: Any
 ) -> Callable[[Any], Any]:
     """Register a function of a plain matrix and the mesh, with a backward at three sizes."""
 
@@ -122,7 +122,7 @@ def _nested(tag: Tag, world: World) -> Any:
     return [tagged(d) for d in made]
 
 
-@program("parameters updated as DTensors by hand", graphs=3, changing=True)
+@program("parameters updated as DTensors by hand", graphs=2, changing=True)
 def _updated(tag: Tag, world: World) -> Any:
     model = distribute_module(Net(), world.mesh)
 

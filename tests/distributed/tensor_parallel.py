@@ -27,7 +27,7 @@ def _same(count: int, width: int = 8) -> Tensor:
     return World(0, None).rows(count, width)
 
 
-@program("columns and rows, changing batches", graphs=3, changing=True)
+@program("columns and rows, changing batches", graphs=2, changing=True)
 def _columns_rows(tag: Tag, world: World) -> Any:
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     model = parallelize_module(Net(), world.mesh, plan)
@@ -46,7 +46,7 @@ class Normed(nn.Module):
         return x + self.net(self.norm(x))
 
 
-@program("sequence parallel norm and a prepared input", graphs=3, changing=True)
+@program("sequence parallel norm and a prepared input", graphs=2, changing=True)
 def _sequence(tag: Tag, world: World) -> Any:
     plan = {
         "norm": SequenceParallel(sequence_dim=0),
@@ -65,7 +65,7 @@ def _sequence(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program("a prepared output", graphs=3, changing=True)
+@program("a prepared output", graphs=2, changing=True)
 def _prepared_output(tag: Tag, world: World) -> Any:
     plan = {
         "up": ColwiseParallel(use_local_output=False),
@@ -76,7 +76,7 @@ def _prepared_output(tag: Tag, world: World) -> Any:
     return trained(tag(model), [_same(count) for count in (4, 6, 8)])
 
 
-@program("loss_parallel", graphs=3, changing=True)
+@program("loss_parallel", graphs=2, changing=True)
 def _loss_parallel(tag: Tag, world: World) -> Any:
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     model = Chain(parallelize_module(Net(8, 16, 8), world.mesh, plan), nn.Linear(8, 12))
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         return self.out(made.transpose(1, 2).reshape(batch, length, -1))
 
 
-@program("attention with divided heads", graphs=3, changing=True)
+@program("attention with divided heads", graphs=2, changing=True)
 def _attention(tag: Tag, world: World) -> Any:
     columns = {name: ColwiseParallel() for name in ("query", "key", "value")}
     model = parallelize_module(
@@ -130,7 +130,7 @@ def _embedding(tag: Tag, world: World) -> Any:
     return trained(tag(model), batches)
 
 
-@program("tensor parallel and FSDP2 on a mesh of 1 x 2", graphs=3, changing=True)
+@program("tensor parallel and FSDP2 on a mesh of 1 x 2", graphs=2, changing=True)
 def _two_dimensions(tag: Tag, world: World) -> Any:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     model = Net()

@@ -23,7 +23,7 @@ from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
 from ...symbols.size import DataSize, Size, SizeFloat, expr_of, size_or_float, stride_place
 from ...symbols.symbolic_numbers import OPERATIONS, Number, Symbol, symbols_of
-from ..propagate import DataDependent, EagerRaises, run_on_meta
+from ..propagate import DataDependent, EagerRaises, run_on_meta, running_wrappers
 from ..target_names import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
@@ -181,7 +181,8 @@ def run_on_history(target: Target, args: tuple[object, ...], grad: bool, sizes: 
     that no argument has. If it fails, Specialize restarts the trace without symbols.
     """
     try:
-        return run_on_meta(target, args, {}, grad, guesses=False)
+        with running_wrappers():  # that the history goes through
+            return run_on_meta(target, args, {}, grad, guesses=False)
     except (DataDependent, EagerRaises):
         if symbols := sizes.symbols():
             raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None

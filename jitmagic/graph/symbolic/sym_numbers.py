@@ -31,6 +31,11 @@ class SymbolicNode:
 
     __slots__ = ()
     value: Any
+    free_symbols: frozenset[object] = frozenset()  # of sympy, for which torch's Python asks
+
+    @property
+    def expr(self) -> SymbolicNode:
+        return self
 
     def is_int(self) -> bool:
         return False
@@ -143,10 +148,6 @@ class ConditionNode(SymbolicNode):
 
     @property
     def shape_env(self) -> ConditionNode:
-        return self
-
-    @property
-    def expr(self) -> ConditionNode:
         return self
 
     def _maybe_evaluate_static(self, expr: ConditionNode) -> bool | None:
