@@ -60,6 +60,7 @@ CHECK(StateRead, "STATE_READ", (SpaceFunction, Object, Number), reads_the_same(s
 CHECK(CellEmpty, "CELL_EMPTY", (Base), PyCell_Check(base) && !PyCell_GET(base))
 CHECK(CacheLacks, "CACHE_LACKS", (Base, Object, SpaceTuple), cache_lacks(base, step))  // allowed
 CHECK(FlattensTo, "FLATTENS_TO", (Base, Tuple, SpaceTuple), flattens_to(base, step))
+CHECK(FieldsEqual, "FIELDS_EQUAL", (Base, Tuple, SpaceTuple), fields_equal(base, step))
 CHECK(Tensor, "TENSOR", (Base, Tensor), step.torch->passes(base))
 CHECK(TensorKind, "TENSOR_KIND", (Base, TensorKind), step.torch->passes(base))
 CHECK(Unhooked, "UNHOOKED", (Base), is_unhooked(base))

@@ -334,6 +334,38 @@ bool flattens_to(PyObject* tensor, const Step& step) {
   return same;
 }
 
+// Whether what lies at the path of attribute names is equal.
+bool field_equals(PyObject* owner, PyObject* path, PyObject* expected) {
+  PyObject* now = Py_NewRef(owner);
+  for (Py_ssize_t i = 0; now && i < PyTuple_GET_SIZE(path); i++) {
+    PyObject* next = PyObject_GetAttr(now, PyTuple_GET_ITEM(path, i));
+    Py_SETREF(now, next);
+  }
+  const bool same = now && PyObject_RichCompareBool(now, expected, Py_EQ) == 1;
+  Py_XDECREF(now);
+  return same;
+}
+
+// Whether the slot has the object in (name, object), or one of its class with equal fields:
+// (path, value), ... Slots are read without user code.
+bool fields_equal(PyObject* base, const Step& step) {
+  PyObject* const expected = PyTuple_GET_ITEM(step.object, 1);
+  PyObject* slot = _PyType_Lookup(Py_TYPE(base), PyTuple_GET_ITEM(step.object, 0));
+  if (!slot || Py_TYPE(slot) != &PyMemberDescr_Type) return false;
+  PyObject* owner = Py_TYPE(slot)->tp_descr_get(slot, base, (PyObject*)Py_TYPE(base));
+  bool same = owner == expected;
+  if (owner && !same && Py_TYPE(owner) == Py_TYPE(expected)) {
+    same = true;
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(step.space); i++) {
+      PyObject* fact = PyTuple_GET_ITEM(step.space, i);
+      same = field_equals(owner, PyTuple_GET_ITEM(fact, 0), PyTuple_GET_ITEM(fact, 1));
+    }
+  }
+  Py_XDECREF(owner);
+  PyErr_Clear();
+  return same;
+}
+
 // Whether each of the first `number` objects differs from all others. A model has some hundreds of
 // modules, so more than a few objects are sorted.
 bool all_different(const Step& step, Registers& registers) {

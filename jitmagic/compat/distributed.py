@@ -21,6 +21,7 @@ __all__ = [
     "is_coalescing",
     "is_fully_sharded",
     "make_async",
+    "placed_class",
     "redistribution",
     "reductions",
     "sharding_propagator",
@@ -150,10 +151,20 @@ def uses_placements() -> bool:
     return f"{_PLACED}._api" in sys.modules
 
 
+def placed_class() -> Any:
+    """Return DTensor; None if the process has not imported it."""
+    return _placed_class() if uses_placements() else None
+
+
+@cache
+def _placed_class() -> Any:
+    return private(f"{_PLACED}._api.DTensor")
+
+
 @cache
 def sharding_propagator() -> Any:
     """Return the object that chooses the placements of the results of DTensor operations."""
-    return private(f"{_PLACED}._api.DTensor")._op_dispatcher.sharding_propagator
+    return _placed_class()._op_dispatcher.sharding_propagator
 
 
 @cache

@@ -12,6 +12,8 @@ its condition in one sentence.
           | FlattensTo(source, names, context,   `__tensor_flatten__()` of a wrapper subclass names
                        others)                   the same inner tensors, with equal metadata and
                                                  equal objects that are no tensors
+          | FieldsEqual(source, name, value,     the slot has that object, or one of its class with
+                        facts)                   equal fields: the metadata of a DTensor
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan equals nan,
                                                  0.0 differs from -0.0)
@@ -77,6 +79,7 @@ __all__ = [
     "DictKeysAre",
     "DifferentObjects",
     "EntriesEmpty",
+    "FieldsEqual",
     "FlattensTo",
     "GlobalMissing",
     "GlobalState",
@@ -156,6 +159,16 @@ class FlattensTo(Guard):
     names: tuple[str, ...]
     context: object = field(hash=False)
     others: tuple[tuple[str, object], ...] = field(default=(), hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsEqual(Guard):
+    """Slot `name` has `value`, or an object of its class with equal attributes at these paths."""
+
+    source: Source
+    name: str
+    value: object = field(hash=False)
+    facts: tuple[tuple[tuple[str, ...], object], ...] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)

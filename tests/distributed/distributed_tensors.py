@@ -84,9 +84,7 @@ def _product(x: Tensor, mesh: Any) -> Tensor:
     return (left @ right).full_tensor().tanh()
 
 
-@differentiated(
-    "local_map of a function of local tensors", graphs=2, breaks=2, eager=2, behind=True
-)
+@differentiated("local_map of a function of local tensors")
 def _local_map(x: Tensor, mesh: Any) -> Tensor:
     mapped = local_map(
         lambda a, b: a.sin() * b,
@@ -97,7 +95,7 @@ def _local_map(x: Tensor, mesh: Any) -> Tensor:
     return mapped(_sharded(x, mesh), _sharded(x.cos(), mesh)).full_tensor()
 
 
-@differentiated("distribute_tensor in tagged code", graphs=5, breaks=3)
+@differentiated("distribute_tensor in tagged code", graphs=4, breaks=3)
 def _distribute(x: Tensor, mesh: Any) -> Tensor:
     made = distribute_tensor(x.detach(), mesh, [Shard(0)])
     return made.full_tensor().sin() * x
@@ -114,7 +112,7 @@ def _uneven(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program("a DTensor on a mesh of 1 x 2", graphs=3, changing=True)
+@program("a DTensor on a mesh of 1 x 2", graphs=2, changing=True)
 def _nested(tag: Tag, world: World) -> Any:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("outer", "inner"))
     tagged = tag(lambda d: d.sin().redistribute(mesh, [Replicate(), Replicate()]).to_local())
@@ -143,7 +141,7 @@ def _updated(tag: Tag, world: World) -> Any:
     return answers, state(model)
 
 
-@program("placements and sizes of a DTensor", graphs=4, changing=True)
+@program("placements and sizes of a DTensor", graphs=3, changing=True)
 def _attributes(tag: Tag, world: World) -> Any:
     def run(d: Any) -> Any:
         scale = 2 if d.placements[0].is_shard() else 3
@@ -155,7 +153,7 @@ def _attributes(tag: Tag, world: World) -> Any:
     return [tagged(d) for d in made]
 
 
-@program("updates of DTensors in place", graphs=3, changing=True)
+@program("updates of DTensors in place", graphs=2, changing=True)
 def _in_place(tag: Tag, world: World) -> Any:
     def run(d: Any, e: Any) -> Any:
         d.add_(e, alpha=0.5).mul_(2)
@@ -169,7 +167,7 @@ def _in_place(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program("dropout of a DTensor", graphs=3, changing=True)
+@program("dropout of a DTensor", graphs=2, changing=True)
 def _dropout(tag: Tag, world: World) -> Any:
     tagged, answers = tag(lambda d: nn.functional.dropout(d, 0.5).to_local() * 2), []
     for x in world.batches(4, 6, 5):
@@ -178,7 +176,7 @@ def _dropout(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program("concatenation, slices and views of DTensors", graphs=3, changing=True)
+@program("concatenation, slices and views of DTensors", graphs=2, changing=True)
 def _views(tag: Tag, world: World) -> Any:
     def run(d: Any) -> Any:
         e = torch.cat([d, d.sin()], 1)

@@ -167,7 +167,7 @@ def all_guards(world: World) -> list[g.Guard]:
         g.NumbersRelate("<=", Apply("-", (RATE, Apply("float", (COUNT,)))), Number(-2.5)),
         g.NumbersRelate(">", Apply("/", (Number(1.0), RATE)), Apply("abs", (RATE,))),
         g.NumbersRelate("==", Apply("floor", (Apply("*", (RATE, Number(4.5))),)), COUNT),
-        *guards_on_wrapper(entry("wrapper")),
+        *guards_on_wrapper(entry("wrapper"), entry("slotted")),
         *map(g.Unhooked, (entry("leaf"), X)),
         g.CellEmpty(CELL),
         *(g.CacheLacks(PLAIN, *rest) for rest in [("b",), ("a",), ("a", ("a",)), (3, (3.0,))]),

@@ -27,9 +27,12 @@ WRAPPERS: dict[str, Callable[[World], object]] = {
 }
 
 
-def guards_on_wrapper(source: Source) -> list[g.Guard]:
+def guards_on_wrapper(source: Source, slotted: Source) -> list[g.Guard]:
     names = "a", "b"
+    facts = [("t", ()), ("v", ((("__class__",), str),)), ("v", (((), "u"),)), ("v", (((), "t"),))]
     return [
+        *(g.FieldsEqual(one, "tag", *rest) for one in (source, slotted) for rest in facts),
+        g.FieldsEqual(slotted, "tag", "v", ((("none", "such"), None),)),
         *(g.FlattensTo(source, *rest) for rest in [(names, None), (("a",), None), (names, "m")]),
         g.FlattensTo(source, names, None, (("ndim", 2),)),
         g.FlattensTo(source, names, None, (("ndim", 1),)),

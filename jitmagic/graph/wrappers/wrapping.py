@@ -14,11 +14,13 @@ graph around it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from types import FunctionType
 from typing import Any
 
 import torch
 
+from ...compat.distributed import placed_class
 from ...compat.modes import TorchFunctionOn
 from ...lazy_dataclass import dataclass, replace
 from ...torch_types import AnyFunction
@@ -37,6 +39,7 @@ __all__ = [
     "is_library_call",
     "is_wrapper",
     "is_wrapper_class",
+    "placed_facts",
     "sizes_of_wrapper",
     "tangent_of",
 ]  # fmt: skip
@@ -153,6 +156,22 @@ class Layout:
             named, self.context, size, tuple(map(as_torch, stride))
         )
         return made
+
+
+def placed_facts(tensor: torch.Tensor) -> tuple[str, Any, tuple[Any, ...]] | None:
+    """Return (attribute, object, its facts by path) for a DTensor: they equal its metadata apart
+    from the global sizes, which are those of the tensor itself. None for any other wrapper.
+    """
+    placed = placed_class()
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    if placed is None or flatten is not placed.__tensor_flatten__:
+        return None
+    spec: Any = tensor._spec  # type: ignore[attr-defined]
+    sizes = spec.tensor_meta
+    if (sizes.shape, tuple(sizes.stride)) != (tensor.shape, tensor.stride()):
+        return None
+    paths = ("mesh",), ("placements",), ("shard_order",), ("tensor_meta", "dtype")
+    return "_spec", spec, tuple((path, reduce(getattr, path, spec)) for path in paths)
 
 
 def sizes_of_wrapper(wrapper: torch.Tensor) -> tuple[Sizes, Sizes]:

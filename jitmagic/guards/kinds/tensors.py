@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
@@ -17,7 +19,15 @@ from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import operation
 from ...symbols.size import OffsetOf, SizeOf, StrideOf
 from ...symbols.symbolic_numbers import Symbol
-from ..guard import FlattensTo, NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
+from ..guard import (
+    FieldsEqual,
+    FlattensTo,
+    NoOverlap,
+    SizesRelate,
+    TensorKind,
+    TensorMatch,
+    Unhooked,
+)
 from ..read import UNREADABLE, read_source
 from ..sizes import relation, sizes_differ
 from ..source import Source, describe
@@ -99,6 +109,32 @@ class _FlattensTo(OfSource[FlattensTo]):
         return f"{describe(guard.source)} wraps ({inner}) with metadata {short(guard.context)}"
 
 
+@row(FieldsEqual, rank=4)
+class _FieldsEqual(OfSource[FieldsEqual]):
+    def step(self, guard: FieldsEqual, register: int) -> Step:
+        return ("FIELDS_EQUAL", register, (guard.name, guard.value), guard.facts)
+
+    def value_differs(self, guard: FieldsEqual, name: str, value: Any) -> str | None:
+        try:
+            found = _in_slot(value, guard.name)
+        except AttributeError:
+            return f"{name} has nothing in a slot {guard.name!r}"
+        if found is guard.value:
+            return None
+        if type(found) is not type(guard.value):
+            return f"{name}.{guard.name} is {short(found)}, was {short(guard.value)}"
+        for path, was in guard.facts:
+            now = reduce(lambda owner, part: getattr(owner, part, UNREADABLE), path, found)
+            if now is not was and now != was:
+                text = ".".join((name, guard.name, *path))
+                return f"{text} is {short(now)}, was {short(was)}"
+        return None
+
+    def show(self, guard: FieldsEqual) -> str:
+        facts = ", ".join(f"{'.'.join(path)} {short(was)}" for path, was in guard.facts)
+        return f"{describe(guard.source)}.{guard.name} has {facts}"
+
+
 @row(Unhooked, rank=2)
 class _Unhooked(OfSource[Unhooked]):
     def step(self, guard: Unhooked, register: int) -> Step:
@@ -112,6 +148,14 @@ class _Unhooked(OfSource[Unhooked]):
 
     def show(self, guard: Unhooked) -> str:
         return f"{describe(guard.source)} has no hooks for its gradient"
+
+
+def _in_slot(value: object, name: str) -> object:
+    """Read a slot without user code. Raises AttributeError if it is empty or none."""
+    slots = [vars(base)[name] for base in type(value).__mro__ if name in vars(base)]
+    if not slots or type(slots[0]) is not MemberDescriptorType:
+        raise AttributeError(name)
+    return slots[0].__get__(value, type(value))
 
 
 @row(SizesRelate, rank=3)

@@ -60,11 +60,18 @@ def symbolic_shape(
     source: Source,
     spec: TensorSpec,
     varying: Mapping[int, Interval],
+    known: Mapping[int, Size],
 ) -> SymbolicShape:
-    """Return the spec with symbols for `varying`, by index; `symbols`: those of the trace."""
+    """Return the spec with symbols for `varying`, by index, or the sizes in `known`; `symbols`:
+    those of the trace.
+    """
     guards: list[Guard] = []
 
     def symbol_at(place: int) -> Dimension:
+        if (size := known.get(place)) is not None:
+            own = Symbol(f"size {place}", int, INT64, SizeOf(source, place))
+            guards.append(SizesRelate("==", own, size.expr))
+            return size
         hint = spec.shape[place] if place >= 0 else spec.stride[stride_place(place)]
         limits = varying[place]
         kinds = isinstance(limits, UnbackedRange), isinstance(limits, GrowingRange)

@@ -131,6 +131,7 @@ _INLINED_FUNCTIONS = frozenset(
         "torch.distributed.distributed_c10d._WorldMeta.WORLD",
         "torch.distributed.distributed_c10d._World.default_pg",
         "torch.distributed.tensor._api.distribute_module.<locals>.<lambda>",
+        "torch.distributed.tensor.experimental.local_map",
         *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
         "torch._functorch.functional_call.construct_stacked_leaf",
         *(
@@ -146,6 +147,7 @@ _INLINED_FUNCTIONS = frozenset(
 _INLINED = (
     "torch.nn.modules",
     "torch.distributions",
+    "torch.distributed.tensor.experimental._func_map",
     "torch.distributed.tensor.parallel",
     *(
         f"torch.nn.utils.{name}"

@@ -6,6 +6,9 @@ TensorMatch guard with the sizes of this call where they are not free.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 
 from ....compat.tensors import dispatch_keys, dispatch_keys_on
@@ -15,15 +18,22 @@ from ....guards.kinds.tensors import hiding_entries
 from ....guards.source import Source
 from ....lazy_dataclass import replace
 from ....spec import TensorSpec, spec_of
+from ....symbols.size import Size
 from ...varying.symbolic_sizes import symbolic_shape
 from ..base import Machine
 from ..tensor_base import TensorBase
 
 __all__ = ["guarded_spec", "own_symbols"]
 
+_NONE: Mapping[int, Size] = MappingProxyType({})
 
-def guarded_spec(machine: Machine, tensor: torch.Tensor, source: Source) -> TensorSpec:
-    """Guard a tensor and return its spec, whose sizes are symbols where they vary."""
+
+def guarded_spec(
+    machine: Machine, tensor: torch.Tensor, source: Source, known: Mapping[int, Size] = _NONE
+) -> TensorSpec:
+    """Guard a tensor and return its spec, whose sizes are symbols where they vary. `known`: sizes
+    that are computed from others, by dimension.
+    """
     spec, given = spec_of(tensor), dispatch_keys(tensor)
     if (device := counted_device(spec.device)) != spec.device:
         spec, given = replace(spec, device=device), dispatch_keys_on(device.type, given)
@@ -33,7 +43,7 @@ def guarded_spec(machine: Machine, tensor: torch.Tensor, source: Source) -> Tens
     if not varying:
         machine.guard(TensorMatch(source, spec, keys, hiding=hiding))
         return spec
-    shape = symbolic_shape(machine.symbols, source, spec, varying)
+    shape = symbolic_shape(machine.symbols, source, spec, varying, known)
     machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides, hiding))
     machine.guard(*shape.guards)
     return shape.spec

@@ -26,13 +26,20 @@ from ....compat.tensors import dispatch_keys, is_transformed
 from ....graph.distributed.objects import is_marked_async
 from ....graph.node_meta import spec_on
 from ....graph.wrappers.nodes import rewrap
-from ....graph.wrappers.wrapping import Gradients, Layout, Rewrap, differentiable, is_wrapper
-from ....guards.guard import FlattensTo, TensorKind, TypeIs
+from ....graph.wrappers.wrapping import (
+    Gradients,
+    Layout,
+    Rewrap,
+    differentiable,
+    is_wrapper,
+    placed_facts,
+)
+from ....guards.guard import FieldsEqual, FlattensTo, Guard, TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import InstanceDict, SlotAttr, Source, TypeOf, describe
 from ....spec import TensorSpec
 from ....symbols.context import Specialize
-from ....symbols.size import Size
+from ....symbols.size import Size, hint_of
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
 from ...residual_torch_calls import bump_version
@@ -112,27 +119,51 @@ def _wrapper_node(
     machine.guard(TypeIs(source, kind))
     for name in _METHODS:
         guarded_attribute(machine, kind, name)
-    named = tuple(obj.__tensor_flatten__()[0])  # type: ignore[attr-defined]
-    facts = tuple((name, getattr(obj, name)) for name in _FLAGS if obj.is_nested)
-    machine.guard(FlattensTo(source, named, _snapshot(layout.context), (*layout.others, *facts)))
+    machine.guard(_metadata(obj, source, layout))
     target = Rewrap(layout, Gradients())
     parts = [WrapperPart(source, number, target, parent) for number in range(len(layout.names))]
     inner = [_inner_node(machine, obj, part) for part in parts]
     notes = machine.notes.root
     # After the inner tensors: a size that varies as one of theirs does shares its symbol.
-    spec = _guarded_spec(machine, obj, source)
+    spec = _guarded_spec(machine, obj, source, inner)
     read = notes.graph.sizes.inputs
     if unread := [symbol for symbol in _symbols_of(spec) if symbol not in read]:
         raise Specialize(unread, f"a size of a {kind.__name__} that no inner tensor has")
     return rewrap(notes.graph, target, inner, spec)
 
 
-def _guarded_spec(machine: Machine, obj: torch.Tensor, source: Source) -> TensorSpec:
+def _metadata(obj: Any, source: Source, layout: Layout) -> Guard:
+    """Return the guard on what a wrapper names besides tensors. A DTensor's is checked natively,
+    and without its sizes, which are compared as those of other tensors.
+    """
+    if (placed := placed_facts(obj)) is not None:
+        return FieldsEqual(source, *placed)
+    named = tuple(obj.__tensor_flatten__()[0])
+    facts = tuple((name, getattr(obj, name)) for name in _FLAGS if obj.is_nested)
+    return FlattensTo(source, named, _snapshot(layout.context), (*layout.others, *facts))
+
+
+def _guarded_spec(
+    machine: Machine, obj: torch.Tensor, source: Source, inner: list[Node]
+) -> TensorSpec:
     if not obj.is_nested:
-        return guarded_spec(machine, obj, source)
+        return guarded_spec(machine, obj, source, _multiples(obj, inner))
     machine.guard(TensorKind(source, type(obj), dispatch_keys(obj).raw_repr(), False))
     spec: TensorSpec = spec_on(obj, obj.device)
     return spec
+
+
+def _multiples(obj: torch.Tensor, inner: list[Node]) -> dict[int, Size]:
+    """Return the sizes that are multiples of an inner tensor's symbolic ones, by dimension, such as
+    those of a DTensor that is divided evenly.
+    """
+    found: dict[int, Size] = {}
+    for shape in (node.meta["spec"].shape for node in inner):
+        for dim, (size, part) in enumerate(zip(obj.shape, shape, strict=False)):
+            multiple = part * (size // hint_of(part)) if isinstance(part, Size) else part
+            if isinstance(multiple, Size) and size > hint_of(part) and size == hint_of(multiple):
+                found.setdefault(dim, multiple)
+    return found
 
 
 def _snapshot(metadata: Any) -> Any:
