@@ -18,7 +18,7 @@ from torch.fx import Node
 from ..compat.autograd import current_node
 from ..compat.modes import DispatchModesOff
 from ..errors import CompileFailed
-from ..graph.wrappers.wrapping import inner_tensors, is_wrapper
+from ..graph.wrappers.wrapping import Layout, inner_tensors, is_wrapper, sizes_of_wrapper
 from .nodes import alias_root
 from .recording.functionalize import Functionalizer
 from .recording.origins import Edge
@@ -68,9 +68,17 @@ class SavedTensorHooks:
                 self.record(inner, EagerSaved.ALL_TANGENTS if tangents is None else tangents)
         if region is None or not self._tangents_of or not versions:
             return tensor
-        if is_wrapper(tensor):
-            raise CompileFailed("a tensor subclass in a checkpointed region")
-        return self._mode.recomputed(versions[0][0], region)
+        return self._recomputed(tensor, region)
+
+    def _recomputed(self, tensor: torch.Tensor, region: object) -> torch.Tensor:
+        """Return the counterpart of a tensor in the second run of the region."""
+        if isinstance(tensor, Traced):
+            return self._mode.recomputed(tensor, region)
+        if not is_wrapper(tensor):
+            return tensor
+        layout = Layout.of(tensor)
+        inner = [self._recomputed(one, region) for one in layout.inner(tensor)]
+        return layout.around(inner, *sizes_of_wrapper(tensor))
 
     def record_of_node(self, node: GradNode, tensor: Traced) -> None:
         """Record a tensor that an autograd node saved without calling hooks."""

@@ -14,6 +14,8 @@ from .table import private
 __all__ = [
     "async_class",
     "broadcast",
+    "coalesced_form",
+    "coalescing_manager",
     "default_store",
     "gradient_bucket",
     "group_named",
@@ -44,6 +46,27 @@ _IN_PLACE = {
 def in_place_forms() -> dict[str, Callable[..., Any]]:
     """Return, for names of torch.distributed, the functional collective followed by a copy."""
     return {name: private(f"{_MODULE}.{form}") for name, form in _IN_PLACE.items()}
+
+
+_COALESCED = {
+    "all_reduce": "all_reduce_coalesced",
+    "all_gather_into_tensor": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor": "reduce_scatter_tensor_coalesced",
+}
+
+
+@cache
+def coalesced_form(name: str) -> Callable[..., Any]:
+    """Return the functional collective of several tensors for a name of torch.distributed."""
+    found: Callable[..., Any] = private(f"{_MODULE}.{_COALESCED[name]}")
+    return found
+
+
+@cache
+def coalescing_manager() -> Callable[..., Any]:
+    """Return the function that makes a block in which collectives are gathered into one."""
+    found: Callable[..., Any] = private("torch.distributed.distributed_c10d._coalescing_manager")
+    return found
 
 
 @cache

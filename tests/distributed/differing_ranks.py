@@ -134,14 +134,7 @@ def _many(tag: Tag, world: World) -> Any:
     return [tagged(x) for x in world.batches(4, 6, 5)]
 
 
-@program(
-    "collectives that are computed again in the backward",
-    graphs=0,
-    breaks=4,
-    behind=True,
-    order="ranks",
-    changing=True,
-)
+@program("collectives that are computed again in the backward", graphs=2, changing=True)
 def _checkpointed(tag: Tag, world: World) -> Any:
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     first = parallelize_module(Net(8, 16, 8), world.mesh, plan)

@@ -75,7 +75,7 @@ def _odd(x: Tensor, world: World) -> Tensor:
     return made * 2
 
 
-@refused("dist.all_reduce in a group of the other rank", graphs=5, breaks=6)
+@refused("dist.all_reduce in a group of the other rank", graphs=4, breaks=4)
 def _not_member(x: Tensor, world: World) -> Tensor:
     y = x.sin()
     dist.all_reduce(y, group=dist.GroupMember.NON_GROUP_MEMBER)
@@ -258,13 +258,7 @@ def _returned_work(tag: Tag, world: World) -> Any:
     return answers
 
 
-@program(
-    "coalesced calls of dist.all_reduce",
-    graphs=4,
-    breaks=8,
-    behind=True,
-    changing=True,
-)
+@program("coalesced calls of dist.all_reduce", graphs=2, changing=True)
 def _coalesced(tag: Tag, world: World) -> Any:
     def run(x: Tensor) -> Tensor:
         y, z = x.sin(), x.cos()
@@ -275,6 +269,43 @@ def _coalesced(tag: Tag, world: World) -> Any:
 
     tagged = tag(run)
     return [tagged(x) for x in world.batches(4, 6, 5)]
+
+
+@called("coalesced calls in a loop, in a group, and none at all")
+def _coalesced_list(x: Tensor, world: World) -> list[Tensor]:
+    parts = [x.sin() * (n + 1) for n in range(3)]
+    with dist._coalescing_manager(dist.group.WORLD):
+        for part in parts:
+            dist.all_reduce(part, dist.ReduceOp.MAX)
+        dist.broadcast(x, 1)
+    with dist._coalescing_manager() as manager:
+        assert manager
+    return [x, *parts]
+
+
+@program("a graph break in a block of coalesced calls", graphs=6, breaks=7, changing=True)
+def _coalesced_break(tag: Tag, world: World) -> Any:
+    def run(x: Tensor) -> Tensor:
+        y = x.sin()
+        with dist._coalescing_manager():
+            dist.all_reduce(y)
+            scale = float(y.sum() > 1e9)
+        return y + scale
+
+    tagged = tag(run)
+    return [tagged(x) for x in world.batches(4, 6, 5)]
+
+
+@refused("coalesced calls of different collectives, which torch refuses", breaks=9)
+def _coalesced_mix(x: Tensor, world: World) -> Tensor:
+    y, z = x.sin(), x.new_empty(2 * x.shape[0], 8)
+    try:
+        with dist._coalescing_manager():
+            dist.all_reduce(y)
+            dist.all_gather_into_tensor(z, x)
+    finally:
+        assert not torch.distributed.distributed_c10d._world.pg_coalesce_state
+    return y
 
 
 @program("lists of objects that one rank sends", graphs=2, breaks=1, changing=True)

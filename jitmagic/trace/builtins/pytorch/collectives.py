@@ -27,6 +27,7 @@ from ...values.containers.sequences import ListValue
 from ...values.objects.works import WorkValue
 from ...values.tensors.tensor import TensorValue, record
 from ..registry import AS_GIVEN, calls, handles
+from .coalescing import GATHERED, block_of, default_group
 from .process_state import read_state
 
 __all__: list[str] = []
@@ -36,11 +37,7 @@ __all__: list[str] = []
 _RECORDED = ("reduce_scatter_tensor",)
 
 
-def _default_group() -> object:
-    return torch.distributed.group.WORLD
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Collective:
     """A call: its arguments by name, without `async_op`. `required`: those without a default."""
 
@@ -125,15 +122,18 @@ def _collective(
             raise call.refuse("this reduction")
         given["op"] = machine.constant(reduction)
     if call.constant("group") is None:
-        given["group"] = read_state(machine, _default_group)
-    # A block of torch gathers the calls in it, to start them as one collective at its end.
+        given["group"] = read_state(machine, default_group)
     if read_state(machine, is_coalescing).as_constant(machine):
-        raise call.refuse("within a block that coalesces collectives")
+        raise call.refuse("within a block that coalesces collectives, opened before")
     _check_types(call)
     has_gradients = machine.graph.grad_enabled and any(map(_has_history, given.values()))
     if has_gradients and name in _RECORDED:
         raise call.refuse("tensors that require grad")
     given |= {key: _without_history(machine, value) for key, value in given.items()}
+    block = block_of(machine, call.group) if name in GATHERED else None
+    if block is not None:
+        block.add(call, bool(is_async))
+        return machine.constant(None)
     _ROWS[name](call)
     return WorkValue(machine, name) if is_async else machine.constant(None)
 

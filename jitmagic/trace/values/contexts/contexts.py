@@ -71,6 +71,10 @@ class Row:
     def leave(self, machine: Machine, context: ContextValue, before: object) -> None:
         """Restore the state of the trace."""
 
+    def leave_by_exception(self, machine: Machine, context: ContextValue, before: object) -> None:
+        """Restore the state of the trace where an exception leaves the block."""
+        self.leave(machine, context, before)
+
     def result(self, machine: Machine, context: ContextValue) -> Value:
         """Return the value of `with ... as`."""
         return machine.constant(None)
@@ -188,7 +192,10 @@ class Entered(WithoutOperators):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         # None of these contexts suppresses an exception, so `__exit__` returns None.
-        self.context.row.leave(machine, self.context, self.before)
+        row, kind = self.context.row, args[0].realize(machine) if args else machine.constant(None)
+        is_normal = kind.is_constant(machine) and kind.as_constant(machine) is None
+        leave = row.leave if is_normal else row.leave_by_exception
+        leave(machine, self.context, self.before)
         return machine.constant(None)
 
     def truth(self, machine: Machine) -> bool:
