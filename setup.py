@@ -60,7 +60,7 @@ UNITS = {
     "runtime": {
         "autograd": [
             *("alloc", "around", "autograd", "autograd_template", "held", "node", "numbers"),
-            *("signature", "spent", "split", "split_graph", "undo", "view_replay"),
+            *("signature", "spent", "split", "split_graph", "undo", "view_replay", "wrappers"),
         ],
         "plans": ["*"],
     },

@@ -27,7 +27,7 @@ PyMODINIT_FUNC PyInit__runtime() {
                      jitmagic::register_undo_on_error(module) && jitmagic::register_split_graph(module) &&
                      jitmagic::register_freed_results(module) && jitmagic::register_holding_objects(module) &&
                      jitmagic::register_sized(module) && jitmagic::register_recording(module) &&
-                     jitmagic::register_replay(module) &&
+                     jitmagic::register_replay(module) && jitmagic::register_inner_tensors(module) &&
                      jitmagic::register_torch_call(module) && jitmagic::register_profiled() &&
                      jitmagic::register_plan_template(module) && jitmagic::register_autograd_template(module) &&
                      jitmagic::register_blocks(module) &&

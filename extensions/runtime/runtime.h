@@ -48,6 +48,7 @@ bool register_recording(PyObject* module);
 bool register_replay(PyObject* module);
 bool register_torch_call(PyObject* module);
 bool register_freed_results(PyObject* module);
+bool register_inner_tensors(PyObject* module);
 bool register_holding_objects(PyObject* module);
 bool register_sized(PyObject* module);
 bool register_sizes(PyObject* module);  // before those of templates: it defines their base type

@@ -36,7 +36,7 @@ from ..graph.symbolic.symbolic_index import INDEXING, select_by_sizes
 from ..graph.target_names import target_name
 from ..graph.targets.regions import FunctionCall, HookCall
 from ..graph.targets.transforms import is_transform
-from ..graph.wrappers.wrapping import is_wrapper
+from ..graph.wrappers.wrapping import gradients_of_any_size, is_wrapper
 from ..lazy_dataclass import dataclass, field, replace
 from ..spec import TensorSpec, contiguous_strides
 from ..torch_types import OpOverload
@@ -372,7 +372,8 @@ def _differentiate(
     recorder = mode.recorder
     recorder.lines, recorder.region = (), None
     histories = [edges_of(results[i]) for i in tangents]
-    reach = reach_of(histories, [inputs[i] for i in wanted])
+    leaves = [inputs[i] for i in wanted]
+    reach = reach_of(histories, leaves)
     saved.differentiate(histories)
     given = [recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])) for i in tangents]
     seeds = [mode.fresh(sym) for sym in given]
@@ -383,7 +384,7 @@ def _differentiate(
         # Eager runs the backward outside of autocast regions, so nothing in it is cast.
         with mode, AutocastOff():
             mode.in_backward = True
-            computed = run_backward(mode.results, seeds, [inputs[i] for i in wanted])
+            computed = gradients_of_any_size(run_backward, mode.results, seeds, leaves)
         check_unwritten(given, [mode.read(seed) for seed in seeds])
     except OperationFailed:
         raise
@@ -395,7 +396,6 @@ def _differentiate(
         # A hook that captures its tensor would keep the tensors of the trace alive.
         for handle in chain.from_iterable(mode.hooked.values()):
             handle.remove()
-    eager_saved = saved.values()
     apart = _with_eager_aliasing(mode, computed, seeds)
     gradients_of = [
         (i, sym, reached_by)
@@ -406,7 +406,7 @@ def _differentiate(
         # No formula returns a gradient. The results still need an autograd node, as in eager.
         gradients_of = [_zero_gradient(mode, inputs, wanted, reach)]
     places, values, reached_by = zip(*gradients_of, strict=True)
-    return _Gradients(tangents, places, values, reached_by, saved.freed(), eager_saved)
+    return _Gradients(tangents, places, values, reached_by, saved.freed(), saved.values())
 
 
 def _zero_gradient(

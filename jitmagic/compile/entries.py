@@ -9,6 +9,7 @@ be split at its graph break.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,13 @@ from ..frame.original import gives_back_always
 from ..graph.targets import regions
 from ..graph.targets.recomputed import regions_of
 from ..graph.targets.regions import calls_in
-from ..graph.wrappers.wrapping import Unwrap, is_wrapper
+from ..graph.wrappers.wrapping import is_wrapper
 from ..guards.guard import GlobalState
 from ..guards.source import Source
 from ..late import late_names
 from ..options import Options
 from ..records import Eager, Recording
+from ..runtime.inner_tensors import InnerTensors, with_inner_tensors
 from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
 from ..torch_types import AnyFunction, Executable
 from ..trace.breaks import Finalizer
@@ -205,25 +207,25 @@ def _on_plain_tensors(run: Executable, places: Sequence[int]) -> Executable:
 
 def _taking_wrappers_apart(run: Executable, traced: Trace) -> Executable:
     """Pass inner tensors with the history of their wrapper in place of those without."""
-    parts_of = [(n, i.wrapper) for n, i in enumerate(traced.inputs) if i.wrapper is not None]
-    count, wrappers = len(traced.inputs), list(traced.wrappers)
-    rewraps = [part.rewrap for part in traced.wrappers.values()]
-    unwraps = [Unwrap(one.layout, one.gradients) for one in rewraps]
+    wrappers = list(traced.wrappers)
+    taken = tuple(
+        (n, wrappers.index(part.source), part.number)
+        for n, part in enumerate(one.wrapper for one in traced.inputs)
+        if part is not None
+    )
     parents = [part.parent for part in traced.wrappers.values()]
-    inside = [None if one is None else (wrappers.index(one.source), one.number) for one in parents]
-    taken = [(n, wrappers.index(part.source), part.number) for n, part in parts_of]
-    last = count + len(wrappers)
-
-    def call(*args: Any) -> tuple[object, ...]:
-        inputs = list(args[:count])
-        parts: list[tuple[Any, ...]] = []
-        for take, wrapper, within in zip(unwraps, args[count:last], inside, strict=True):
-            parts.append(take(wrapper if within is None else parts[within[0]][within[1]]))
-        for place, wrapper, index in taken:
-            inputs[place] = parts[wrapper][index]
-        return run(*inputs, *args[last:])
-
-    return call
+    inside = [(-1, -1) if p is None else (wrappers.index(p.source), p.number) for p in parents]
+    differentiable = {row[1:] for row in taken} | set(inside)
+    forms = []
+    for number, part in enumerate(traced.wrappers.values()):
+        layout, gradients = part.rewrap.layout, part.rewrap.gradients
+        assert gradients is not None
+        parts = tuple(
+            (name, (number, place) in differentiable, gradients.shapes.get(place))
+            for place, name in enumerate(layout.names)
+        )
+        forms.append(InnerTensors(parts, *inside[number], partial(gradients.around, layout)))
+    return with_inner_tensors(run, len(traced.inputs), tuple(forms), taken)
 
 
 def _interpreted_holding(run: Executable, count: int) -> Executable:

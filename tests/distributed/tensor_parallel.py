@@ -121,7 +121,7 @@ def _attention(tag: Tag, world: World) -> Any:
     return trained(tag(model), batches)
 
 
-@program("a divided embedding", graphs=0, breaks=2, behind=True, changing=True)
+@program("a divided embedding", graphs=2, changing=True)
 def _embedding(tag: Tag, world: World) -> Any:
     model = Chain(nn.Embedding(12, 8), nn.Linear(8, 4))
     plan = {"layers.0": RowwiseParallel(input_layouts=Replicate()), "layers.1": ColwiseParallel()}

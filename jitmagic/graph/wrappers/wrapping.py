@@ -7,20 +7,20 @@ wrapper of them, an `Unwrap` node gives those of a result. Run on tensors of any
 traced), the calls between them run the class's own `__torch_dispatch__`.
 
 Both are differentiable, any number of times: the gradient of a wrapper is a wrapper of the
-gradients of its inner tensors. The same two functions connect a compiled graph to the autograd
-graph around it.
+gradients of its inner tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import reduce
 from types import FunctionType
 from typing import Any
 
 import torch
 
-from ...compat.distributed import placed_class
+from ...compat.distributed import placed_class, same_placement
 from ...compat.modes import TorchFunctionOn
 from ...lazy_dataclass import dataclass, replace
 from ...torch_types import AnyFunction
@@ -34,6 +34,7 @@ __all__ = [
     "Unwrap",
     "WithTorchFunctions",
     "differentiable",
+    "gradients_of_any_size",
     "holds_wrapper",
     "inner_tensors",
     "is_library_call",
@@ -205,15 +206,22 @@ def tangent_of(result: Any) -> Layout | None:
 class Gradients:
     """The metadata of the gradient of an input of the graph, found when the backward is recorded.
 
-    They may differ from the input's: a DTensor that is replicated has a partial gradient.
+    They may differ from the input's: a DTensor that is replicated has a partial gradient. `shapes`:
+    those of parts whose shape is not that of the inner tensor, by the inner tensor's number.
     """
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
+        self.shapes: dict[int, tuple[int, ...]] = {}
         self._strides_of: int | None = None  # the inner tensor that has the gradient's strides
+        self._made: tuple[object, object] | None = None  # sizes and metadata of the last DTensor
 
-    def take_apart(self, gradient: torch.Tensor, like: Layout) -> tuple[torch.Tensor | None, ...]:
-        """Return the inner tensors of a gradient and note its metadata. Raises RuntimeError."""
+    def take_apart(
+        self, gradient: torch.Tensor, like: Layout, of: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return the inner tensors of the gradient of a wrapper around `of`, and note its metadata.
+        Raises RuntimeError.
+        """
         found = _layout_like(gradient, like)
         if found is None:
             raise RuntimeError(_differs(gradient, like))
@@ -223,15 +231,55 @@ class Gradients:
         strides = () if gradient.is_nested else gradient.stride()
         alike = (n for n, part in enumerate(inner) if part is not None and part.stride() == strides)
         self.layout, self._strides_of = found, next(alike, None)
-        return inner
+        return tuple(self._fitting(n, *pair) for n, pair in enumerate(zip(inner, of, strict=True)))
+
+    def _fitting(
+        self, number: int, part: torch.Tensor | None, own: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Return a part of the gradient, or a stand-in that autograd accepts for its tensor."""
+        stand_ins = _STAND_INS.get()
+        if part is None or stand_ins is None or part.shape == own.shape:
+            return part
+        self.shapes[number] = tuple(map(int, part.shape))
+        stand_ins.append((torch.zeros_like(own), part))
+        return stand_ins[-1][0]
 
     def around(
-        self, inner: Sequence[torch.Tensor], like: Layout, shape: Sizes, stride: Sizes
+        self, like: Layout, inner: Sequence[torch.Tensor], shape: Sizes, stride: Sizes
     ) -> torch.Tensor:
         """Return the gradient around its inner tensors."""
         of = self._strides_of
-        strides = stride if of is None else inner[of].stride()
-        return Rewrap(self.layout or like)(tuple(inner), shape, strides)
+        strides = tuple(stride if of is None else inner[of].stride())
+        if self._made is not None and not inner[0].requires_grad:
+            sizes, made = self._made
+            if sizes == (shape, strides):
+                return same_placement(made, inner[0])
+        wrapper = Rewrap(self.layout or like)(tuple(inner), shape, strides)
+        if placed_facts(wrapper) is not None and not wrapper.requires_grad:
+            self._made = (shape, strides), wrapper._spec  # type: ignore[attr-defined]
+        return wrapper
+
+
+_STAND_INS: ContextVar[list[tuple[torch.Tensor, torch.Tensor]] | None] = ContextVar(
+    "stand-ins", default=None
+)
+
+
+def gradients_of_any_size(backward: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
+    """Return the gradients that `backward(*args)` computes. Those of inner tensors may have another
+    size than these: a divided weight may have a gradient that is not. Raises RuntimeError.
+    """
+    stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
+    token = _STAND_INS.set(stand_ins)
+    try:
+        computed = backward(*args)
+    finally:
+        _STAND_INS.reset(token)
+    parts = {id(stand_in): part for stand_in, part in stand_ins}
+    made = [parts.pop(id(gradient), gradient) for gradient in computed]
+    if parts:
+        raise RuntimeError("a gradient of another size than its tensor is added to others")
+    return made
 
 
 def _layout_like(gradient: torch.Tensor, like: Layout) -> Layout | None:
@@ -313,7 +361,7 @@ class _Wrapping(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         (gradient,), target = gradients, ctx.target
         if target.gradients is not None:
-            inner = target.gradients.take_apart(gradient, target.layout)
+            inner = target.gradients.take_apart(gradient, target.layout, ctx.inner)
         else:
             layout = target.tangent or target.layout
             inner = _tangent_like(gradient, layout, ctx.inner, *ctx.sizes)
@@ -339,8 +387,6 @@ class _Unwrapping(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
         target, rest = ctx.target, iter(gradients)
         inner = [next(rest) if other is None else other for other in ctx.others]
-        if target.gradients is not None:
-            return target.gradients.around(inner, target.layout, *ctx.sizes), None
         return _as_tangent(target.tangent or target.layout, inner, *ctx.sizes), None
 
 
@@ -371,10 +417,9 @@ class Rewrap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unwrap:
-    """The target of a node that returns the inner tensors of a wrapper; other fields as there."""
+    """The target of a node that returns the inner tensors of a wrapper; fields as there."""
 
     layout: Layout
-    gradients: Gradients | None = None
     tangent: Layout | None = None
     __name__ = "unwrap"
 
