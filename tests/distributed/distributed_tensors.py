@@ -141,6 +141,42 @@ def _updated(tag: Tag, world: World) -> Any:
     return answers, state(model)
 
 
+def on_arguments(title: str, counts: tuple[int, ...], graphs: int = 2) -> Callable[[Any], Any]:
+    """Register a function of two DTensors, of rows and of columns, with a backward per size."""
+
+    def register(function: Callable[[Any, Any], Any]) -> Any:
+        @program(title, graphs, changing=True)
+        def run(tag: Tag, world: World) -> Any:
+            tagged, answers = tag(function), []
+            for count in counts:
+                rows = distribute_tensor(world.rows(count), world.mesh, [Shard(0)])
+                columns = distribute_tensor(world.rows(count).t(), world.mesh, [Shard(1)])
+                given = [rows.requires_grad_(), columns.requires_grad_()]
+                result = tagged(*given)
+                result.square().sum().backward()
+                answers += [result, *(one.grad for one in given)]
+            return answers
+
+        return function
+
+    return register
+
+
+@on_arguments("DTensors of five sizes as arguments and results", (4, 6, 10, 12, 8))
+def _five_sizes(rows: Any, columns: Any) -> Any:
+    return (rows.softmax(1) * columns.t()).sin() * rows.shape[0]
+
+
+@on_arguments("a product of DTensors of five sizes", (4, 6, 10, 12, 8))
+def _product_of_arguments(rows: Any, columns: Any) -> Any:
+    return (columns @ rows).relu().mean()
+
+
+@on_arguments("DTensors that divide evenly in some calls", (4, 6, 5, 8, 7), graphs=4)
+def _some_uneven(rows: Any, columns: Any) -> Any:
+    return (rows + columns.t()).tanh().sum()
+
+
 @program("placements and sizes of a DTensor", graphs=3, changing=True)
 def _attributes(tag: Tag, world: World) -> Any:
     def run(d: Any) -> Any:

@@ -130,6 +130,75 @@ def _embedding(tag: Tag, world: World) -> Any:
     return trained(tag(model), batches)
 
 
+@program("an embedding divided by columns", graphs=2, changing=True)
+def _embedding_columns(tag: Tag, world: World) -> Any:
+    model = Chain(nn.Embedding(12, 8), nn.Linear(8, 4))
+    plan = {
+        "layers.0": ColwiseParallel(output_layouts=Replicate()),
+        "layers.1": ColwiseParallel(),
+    }
+    model = parallelize_module(model, world.mesh, plan)
+    return trained(tag(model), [torch.arange(count) * 5 % 12 for count in (4, 6, 5, 9)])
+
+
+class Block(nn.Module):
+    """A language model of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(12, 8), Attention(heads=2)
+        self.norm, self.net, self.head = nn.LayerNorm(8), Net(8, 16, 8), nn.Linear(8, 12)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.attention(x)
+        return self.head(x + self.net(self.norm(x)))
+
+
+_BLOCK = {
+    "embedding": RowwiseParallel(input_layouts=Replicate()),
+    **{f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")},
+    "attention.out": RowwiseParallel(),
+    "net.up": ColwiseParallel(),
+    "net.down": RowwiseParallel(),
+    "head": ColwiseParallel(use_local_output=False),
+}
+
+
+@program("a language model whose batch and length change", graphs=3, changing=True)
+def _language_model(tag: Tag, world: World) -> Any:
+    model = parallelize_module(Block(), world.mesh, dict(_BLOCK))
+    tagged, answers = tag(lambda x, y: nn.functional.cross_entropy(model(x).flatten(0, 1), y)), []
+    # torch asks whether the batch divides by the ranks: one variant for each answer
+    for batch, length in ((2, 4), (3, 6), (5, 7), (4, 9), (6, 5), (7, 8)):
+        model.zero_grad()
+        tokens = (torch.arange(batch * length) * 7 % 12).view(batch, length)
+        with loss_parallel():
+            loss = tagged(tokens, tokens.flatten().roll(1))
+            loss.backward()
+        answers += [local(loss), gradients(model)]
+    return answers
+
+
+@program("sequences divided by length, which changes", graphs=2, changing=True)
+def _lengths(tag: Tag, world: World) -> Any:
+    plan = {
+        "norm": SequenceParallel(),
+        "net": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        "net.up": ColwiseParallel(),
+        "net.down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    model = Normed()
+    parallelize_module(model, world.mesh, plan)
+    tagged, answers = tag(lambda x: model.net(model.norm(x))), []
+    for batch, length in ((2, 8), (3, 10), (5, 14), (7, 12)):
+        model.zero_grad()
+        loss = tagged(world.rows(batch * length // 2).view(batch, -1, 8)).square().mean()
+        loss.backward()
+        answers += [local(loss), gradients(model)]
+    return answers
+
+
 @program("tensor parallel and FSDP2 on a mesh of 1 x 2", graphs=2, changing=True)
 def _two_dimensions(tag: Tag, world: World) -> Any:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...compat.distributed import placed_class, same_placement
+from ...compat.distributed import placed_class, same_placement, sizes_of_placed
 from ...compat.modes import TorchFunctionOn
 from ...lazy_dataclass import dataclass, replace
 from ...torch_types import AnyFunction
@@ -137,6 +137,9 @@ class Layout:
         values = {name: getattr(tensor, name) for name in named}
         names = tuple(n for n, value in values.items() if isinstance(value, torch.Tensor))
         others = tuple((n, value) for n, value in values.items() if n not in names)
+        if _is_placed(tensor):  # makes its metadata of the sizes that it is rebuilt with
+            kind: Any = sizes_of_placed()
+            context = tuple(kind((), (), x.dtype) if type(x) is kind else x for x in context)
         return cls(type(tensor), names, context, others)
 
     def equals(self, other: Layout) -> bool:
@@ -159,13 +162,18 @@ class Layout:
         return made
 
 
+def _is_placed(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a DTensor, with the metadata of that class."""
+    placed = placed_class()
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    return placed is not None and flatten is placed.__tensor_flatten__
+
+
 def placed_facts(tensor: torch.Tensor) -> tuple[str, Any, tuple[Any, ...]] | None:
     """Return (attribute, object, its facts by path) for a DTensor: they equal its metadata apart
     from the global sizes, which are those of the tensor itself. None for any other wrapper.
     """
-    placed = placed_class()
-    flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if placed is None or flatten is not placed.__tensor_flatten__:
+    if not _is_placed(tensor):
         return None
     spec: Any = tensor._spec  # type: ignore[attr-defined]
     sizes = spec.tensor_meta

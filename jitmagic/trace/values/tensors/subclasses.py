@@ -138,9 +138,9 @@ def _metadata(obj: Any, source: Source, layout: Layout) -> Guard:
     """
     if (placed := placed_facts(obj)) is not None:
         return FieldsEqual(source, *placed)
-    named = tuple(obj.__tensor_flatten__()[0])
+    named, context = obj.__tensor_flatten__()
     facts = tuple((name, getattr(obj, name)) for name in _FLAGS if obj.is_nested)
-    return FlattensTo(source, named, _snapshot(layout.context), (*layout.others, *facts))
+    return FlattensTo(source, tuple(named), _snapshot(context), (*layout.others, *facts))
 
 
 def _guarded_spec(
