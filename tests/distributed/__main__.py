@@ -9,10 +9,12 @@ from pathlib import Path
 from .corpus import load
 from .runner import Outcome, run_all
 
+SYSTEMS = ("jitmagic", "torch", "mixed")  # mixed: jitmagic on rank 0, eager on the other
+
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.distributed")
-    parser.add_argument("--system", nargs="+", default=["jitmagic"], choices=["jitmagic", "torch"])
+    parser.add_argument("--system", nargs="+", default=["jitmagic"], choices=SYSTEMS)
     parser.add_argument("--only", default="", help="programs whose title contains this")
     parser.add_argument("--seconds", type=float, default=60, help="longest time of a program")
     parser.add_argument("--table", type=Path, help="write the outcomes to this file, as Markdown")

@@ -33,11 +33,21 @@ def refused(title: str, graphs: int = 2, breaks: int = 0, **stated: Any) -> Call
     return register
 
 
-@refused("dist.all_reduce of a transposed matrix")
+@refused("dist.all_reduce of a transposed matrix", graphs=3)
 def _transposed(x: Tensor, world: World) -> Tensor:
     y = x.sin().t()
     dist.all_reduce(y)
     return y * 2
+
+
+@refused("dist.broadcast and dist.reduce of matrices whose columns are in memory first", graphs=3)
+def _columns_first(x: Tensor, world: World) -> Tensor:
+    y, z = x.sin().t(), torch.empty_strided((2, 3, 4), (3, 1, 6)).fill_(x.shape[0])
+    z += torch.arange(24.0).view(2, 3, 4) * (1 + dist.get_rank())
+    dist.broadcast(y, 1)
+    dist.all_reduce(z)
+    dist.reduce(z, 0)
+    return y.sum(1) * 2 if dist.get_rank() else y.sum(1) * z.sum()
 
 
 @refused("dist.all_reduce with an average, which gloo may refuse")

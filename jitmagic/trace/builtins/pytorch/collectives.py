@@ -95,6 +95,25 @@ class _Collective:
         """Add a call of the operator for a collective with a root."""
         return record(self.machine, rooted_operator(self.name), [*args, self.group_name])
 
+    def in_memory_order(self, name: str) -> TensorValue:
+        """Return a contiguous view of a tensor's memory: eager sends it as it is, and a functional
+        collective a contiguous copy. A rank that runs as eager must receive the same.
+        """
+        tensor, machine = self.given[name], self.machine
+        assert isinstance(tensor, TensorValue)
+        strides = tensor.meta.stride()
+        if len(strides) > 1 and tensor.node in machine.graph.unknown_strides:
+            raise self.refuse("a tensor whose strides are unknown")
+        if tensor.meta.is_contiguous():
+            return tensor
+        order = sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
+        if not tensor.meta.permute(order).is_contiguous():
+            raise self.refuse("a tensor that does not fill its memory")
+        turned = record(machine, "permute", [tensor, *map(machine.constant, order)])
+        view = record(machine, "view", [turned, tensor.get_attr(machine, "shape")])
+        assert isinstance(view, TensorValue)
+        return view
+
     def write(self, tensor: Value, made: Value) -> None:
         record(self.machine, "copy_", [tensor, made])
 
@@ -168,6 +187,11 @@ def _in_place(call: _Collective) -> None:
     record(call.machine, in_place_forms()[call.name], first, named)
 
 
+def _all_reduce(call: _Collective) -> None:
+    call.given["tensor"] = call.in_memory_order("tensor")
+    _in_place(call)
+
+
 def _all_gather(call: _Collective) -> None:
     if len(call.items("tensor_list")) != call.group.size():
         raise call.refuse("a list that has not one tensor for each rank")
@@ -175,13 +199,13 @@ def _all_gather(call: _Collective) -> None:
 
 
 def _broadcast(call: _Collective) -> None:
-    tensor, root = call.given["tensor"], call.machine.constant(call.root("src"))
+    tensor, root = call.in_memory_order("tensor"), call.machine.constant(call.root("src"))
     made = record(call.machine, broadcast(), [tensor, root], {"group": call.given["group"]})
     call.write(tensor, made)
 
 
 def _reduce(call: _Collective) -> None:
-    tensor, root = call.given["tensor"], call.machine.constant(call.root("dst"))
+    tensor, root = call.in_memory_order("tensor"), call.machine.constant(call.root("dst"))
     call.write(tensor, call.run(tensor, root, call.given["op"]))
 
 
@@ -221,7 +245,7 @@ def _barrier(call: _Collective) -> None:
 
 
 _ROWS: dict[str, Callable[[_Collective], None]] = {
-    "all_reduce": _in_place,
+    "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "all_gather_into_tensor": _in_place,
     "reduce_scatter_tensor": _in_place,
