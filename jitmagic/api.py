@@ -43,7 +43,7 @@ from .frame.tag import (
 )
 from .late import is_loaded, load, short_turns
 from .options import Options, disabled_by_environment, make_options
-from .ranks.board import Board, listen
+from .ranks.board import Board, listen, on_tick
 from .records import Eager, Failed, PendingBuild, Postponed, Recording
 from .replacements import wait_for_replacements
 from .torch_types import AnyFunction, Kwargs
@@ -371,8 +371,8 @@ def reset() -> None:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
-    for name in ("jitmagic.lazy_mode.compiling", "jitmagic.ranks.sizes"):
-        if (recorded := sys.modules.get(name)) is not None:
+    for name in ("lazy_mode.compiling", "frame.agreement.varying", "ranks.decisions"):
+        if (recorded := sys.modules.get(f"{__package__}.{name}")) is not None:
             recorded.forget()
 
 
@@ -385,11 +385,21 @@ def _compile_again() -> None:
 Changes.notify = staticmethod(_compile_again)
 
 
-def _reply_to_rank(notes: Board, rank: int, question: str) -> None:
-    load("diagnostics.all_ranks").reply(notes, rank, question)
+_questions: list[str] = []  # of other ranks, for this one's status
 
 
-listen("status", _reply_to_rank)
+def _note_question(notes: Board, rank: int, question: str) -> None:
+    if rank != notes.rank:
+        _questions.append(question)
+
+
+def _reply_to_ranks(notes: Board) -> None:
+    while _questions:
+        load("diagnostics.all_ranks").reply(notes, _questions.pop())
+
+
+listen("status", _note_question)
+on_tick(_reply_to_ranks)
 
 
 def wait(timeout: float | None = None) -> bool:

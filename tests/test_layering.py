@@ -30,7 +30,7 @@ BASE = {
     "protocols",
 }  # fmt: skip
 STAGES = BASE | {
-    "records", "bytecode", "guards", "graph", "frame", "ranks", "trace", "autograd",
+    "records", "bytecode", "guards", "graph", "ranks", "frame", "trace", "autograd",
     "loops", "schedule", "codegen", "runtime",
 }  # fmt: skip
 LARGEST_FOLDER = 25
@@ -70,14 +70,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
     "graph": BASE,
-    "frame": BASE | {"bytecode", "guards", "records", "notice", "_frame"},
-    "ranks": BASE | {"bytecode", "guards", "records", "frame"},
+    "ranks": BASE | {"records"},
+    "frame": BASE | {"bytecode", "guards", "records", "notice", "ranks", "_frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
     "autograd": BASE | {"graph"},
     "loops": BASE | {"graph"},
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
-    "runtime": BASE | {"codegen", "graph"},  # graph/triton: the form of a launch
+    "runtime": BASE | {"codegen", "graph", "ranks"},  # graph/triton: the form of a launch
     "artifact": STAGES,
     "compile": STAGES,
     "exporting": STAGES | {"compile"},

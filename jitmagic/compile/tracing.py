@@ -16,6 +16,7 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import OperationFailed
+from ..frame.agreement.varying import agree
 from ..frame.declared_dynamic import declared_numbers, dynamic_dims, marked_static
 from ..frame.handle import Handle
 from ..frame.never_hooked import is_library_file
@@ -24,7 +25,6 @@ from ..guards.check import is_number
 from ..guards.guard import ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Length, Source
-from ..ranks.sizes import agree
 from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
@@ -101,6 +101,7 @@ def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
 def _known_before(handle: Handle, snapshot: FrameSnapshot) -> Assumptions:
     """Return what the first trace assumes."""
     options, ledger, flat = handle.options, handle.ledger, handle.flat
+    agree(handle, snapshot)
     values = (*snapshot.args, *snapshot.cells)
     loops = known_loops(flat, values, may_leave=not options.fullgraph)
     if not options.fullgraph:
@@ -137,7 +138,6 @@ def _varying_sizes(handle: Handle, snapshot: FrameSnapshot) -> VaryingSizes:
     symbols at the graph break before this frame.
     """
     ledger, options = handle.ledger, handle.options
-    agree(handle, snapshot)
     differing = ledger.differing_sizes(snapshot)
     resumes = handle.resume_line is not None
     facts = handle.flat.root.resume_facts if resumes else ResumeFacts()

@@ -1,4 +1,4 @@
-"""Collects the status of all ranks of a distributed program, through notes (ranks.py).
+"""Collects the status of all ranks of a distributed program, through notes (ranks/).
 
 The rank that asks gets an answer from the thread of each other rank that reads notes, which also
 runs while that rank waits in a collective. Nothing is asked of ranks that have compiled nothing.
@@ -45,17 +45,16 @@ def status_of_all_ranks() -> Status | RanksStatus:
     ends = time.monotonic() + _PATIENCE
     while len(ranks) < notes.size and time.monotonic() < ends:
         for rank in set(range(notes.size)) - ranks.keys():
-            if notes.store.check([key := _key(question, rank)]):
-                ranks[rank] = notes.store.get(key).decode()
+            if (answer := notes.take(_key(question, rank))) is not None:
+                ranks[rank] = answer.decode()
         time.sleep(0.02)
     return RanksStatus({rank: ranks.get(rank) for rank in range(notes.size)})
 
 
-def reply(notes: Board, rank: int, question: str) -> None:
+def reply(notes: Board, question: str) -> None:
     """Answer the question of another rank."""
-    if rank != notes.rank:
-        notes.store.set(_key(question, notes.rank), str(status()))
+    notes.put(_key(question, notes.rank), str(status()).encode())
 
 
 def _key(question: str, rank: int) -> str:
-    return f"jitmagic/{_TOPIC}/{question}/{rank}"
+    return f"{_TOPIC}/{question}/{rank}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..errors import RecompileWarning, SizesDiffer, Unsupported, UserLine, warn
+from ..errors import SizesDiffer, Unsupported, UserLine, warn
 from ..options import Options
 from ..records import (
     AT_LIMIT,
@@ -30,15 +30,15 @@ from ..records import (
     Recording,
 )
 from ..torch_types import Namespace, Values
+from .agreement.limits import post_limit
 from .eager import entry_like, is_observed, reason_for_eager
 from .eager_reports import refused_by_stance, report_once
 from .family import Compiler, Family
 from .ledger import GrowthQuery, Lazy, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
-from .never_hooked import users_line
 from .original import Original, PieceOriginal
-from .recompile_warnings import growth_warning, limit_refusal, limit_warning, named_for_user
+from .recompile_warnings import limit_refusal, warn_of_growth, warn_of_limit
 from .retries import FOREVER, Retries
 from .stance import OnMiss, on_miss
 from .timing.comparison import Comparison
@@ -267,6 +267,8 @@ class Handle:
     def _retry(self, retries: Retries, values: Values, begun: PendingBuild | None) -> bool:
         """Compile one more variant beyond the limit; it replaces the least used one."""
         is_taken = begun is not None or retries.takes(self.why_missed(values))
+        if is_taken:
+            post_limit(self.original, retries.passed)
         is_made = is_taken and self._compile(values, begun)
         if self._retries is retries and self.building is None:  # not given up for good
             retries.end()
@@ -313,8 +315,8 @@ class Handle:
         """Record the result of a compile for a call, which is over if it `is_late`."""
         values, snapshot, recording = call
         outcome = result.notes.outcome if isinstance(result, Entry) else result
-        if isinstance(outcome, Failed):
-            self._report_failure(outcome)
+        if isinstance(outcome, Failed) and outcome.is_new(self.family.reported, self.name):
+            warn(outcome.report(self.label, "runs as eager"))
         if isinstance(result, Entry) and not is_late and not result.check(values):
             which = why_not(result, snapshot)
             result = Eager(
@@ -327,9 +329,9 @@ class Handle:
         if isinstance(result, Entry):
             self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
-                ledger, journal, plain = self.ledger, self.journal, self.original.plain
-                warm = self.pay_back.is_costly  # calls before this compile ran as eager
-                Comparison(result, plain, ledger, journal, record, self._on_slower, warm).start()
+                given = self.original, self.ledger, self.journal, record, self._on_slower
+                # calls before this compile ran as eager
+                Comparison(result, *given, eager_is_warm=self.pay_back.is_costly).start()
         else:
             self._give_up(result)
         ends = result.notes.ends if isinstance(result, Entry) else None
@@ -363,10 +365,6 @@ class Handle:
     def report_eager(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Report once per tagged function that it runs as plain Python."""
         report_once(self, plain, all_handles, partly=partly, once=once)
-
-    def _report_failure(self, failed: Failed) -> None:
-        if failed.is_new(self.family.reported, self.name):
-            warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: Values, error: Exception) -> object:
         """Return eager's result after an entry's graph raised, or re-raise its error.
@@ -408,20 +406,14 @@ class Handle:
 
     def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
-        difference = missed[0][1].what if missed else "a guarded object is gone"
-        limit = self.options.recompile_limit
+        limit, count = self.options.recompile_limit, self.ledger.count
         if self.options.fullgraph:
-            raise limit_refusal(self.label, self.ledger.count, limit, difference, self.resume_line)
+            raise limit_refusal(self.label, count, limit, missed, self.resume_line)
         self._give_up(AT_LIMIT, Retries())
-        if self._is_below_limit:
-            return  # already reported for the root
-        self.family.limit_reached |= not self.original.is_weak
-        where = self.resume_line
-        lineno = None if where is None else where.lineno
-        edit = missed[0][1].edit if missed else ""
-        part, count = named_for_user(self.label, self.original.code), self.ledger.count
-        text = limit_warning(part, lineno, count, limit, difference, edit)
-        warn(text, RecompileWarning, where or users_line())
+        post_limit(self.original)
+        if not self._is_below_limit:  # else already reported for the root
+            self.family.limit_reached |= not self.original.is_weak
+            warn_of_limit(self.original, self.resume_line, count, limit, missed)
 
     def _grows(self, values: Values) -> bool:
         """Return whether this call belongs to a series in which something grows per call."""
@@ -439,10 +431,19 @@ class Handle:
         """Give up: for a growing cache, counter or list each variant would serve one call."""
         self.family.sizes_grow = True
         self._give_up(Eager(f"sizes grow with every call: {grows}"), Retries(settles=True))
+        post_limit(self.original)
         if not self._is_below_limit:
             self.family.limit_reached = True
-            text = growth_warning(named_for_user(self.label, self.original.code), grows)
-            warn(text, RecompileWarning, users_line())
+            warn_of_growth(self.original, grows)
+
+    def follow_limit(self, passed: int) -> None:
+        """Stop compiling as another rank does or, after `passed` eager calls, try once more."""
+        with self.lock:
+            if self._retries is not None and passed >= self._retries.passed:
+                self._retries.left = 0
+                self._run_plainly()
+            elif self.given_up is None and self.building is None and self.dispatcher.entries:
+                self._give_up(AT_LIMIT, Retries())
 
     def why_missed(self, values: Values) -> Missed:
         """Return for each entry, last used first, why it does not fit these values."""

@@ -158,7 +158,8 @@ class Ledger:
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries made since it was tagged
         self.noted: tuple[ValueEquals, ...] = ()  # the numbers that an eager call has reached
-        self.agreed: dict[Source, set[int]] = {}  # sizes that vary in other processes
+        self.agreed_sizes: dict[Source, set[int]] = {}  # that vary in other processes
+        self.agreed_numbers: set[Source] = set()
         self.inlined_in: dict[str, None] = {}  # labels of functions that inline it
         self._counted = 0  # consecutive calls not compiled because an int grows
         self._resized: WeakKeyDictionary[FrameSnapshot, list[Entry]] = WeakKeyDictionary()
@@ -210,7 +211,8 @@ class Ledger:
         self.wasted, self.begun, self.noted = 0, 0, ()
         self.speculates = True
         self.inlined_in.clear()
-        self.agreed.clear()
+        self.agreed_sizes.clear()
+        self.agreed_numbers.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
         """Use `other` for the same calls; return False if the entry is not in use any more."""
@@ -340,7 +342,7 @@ class Ledger:
             and is_other_number(guard, snapshot)
         )
         changed |= {guard.source for guard in self.noted if is_other_number(guard, snapshot)}
-        changed |= self._symbols(snapshot)
+        changed |= self._symbols(snapshot) | self.agreed_numbers
         if self._library is None:
             return changed or None
         names = snapshot.code.co_varnames[: len(snapshot.args)]
@@ -362,7 +364,7 @@ class Ledger:
                 if isinstance(guard, TensorMatch) and has_rank(guard, snapshot):
                     indices = differing_sizes(guard, snapshot) if entry in resized else set()
                     found.setdefault(guard.source, set()).update(indices, guard.free_indices)
-        for source, indices in self.agreed.items():
+        for source, indices in self.agreed_sizes.items():
             found.setdefault(source, set()).update(indices)
         return {source: indices for source, indices in found.items() if indices}
 

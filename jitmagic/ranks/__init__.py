@@ -1,6 +1,6 @@
 """Lets the processes of a distributed program tell each other what they compile.
 
-board   notes in the store of the process group, and the thread that reads them
-sizes   which sizes are dynamic: every rank compiles when one has to
-waits   which rank the others wait for
+board       notes in the store of the process group, and the thread that reads them
+decisions   choices that the first rank makes for all
+waits       which rank the others wait for
 """

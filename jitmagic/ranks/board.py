@@ -1,8 +1,8 @@
 """Notes that the ranks of a distributed program leave for each other, and a thread that reads them.
 
 Notes are kept in the store through which the process group was made. No collective is called: those
-of the program stay in the order in which it calls them. `listen` registers what is done with the
-notes of a topic, `watch` starts the thread.
+of the program stay in the order in which it calls them. All ranks read the same notes in the same
+order. `listen` registers what is done with the notes of a topic, `watch` starts the thread.
 """
 
 from __future__ import annotations
@@ -11,51 +11,77 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..compat.distributed import default_store
 from ..errors import this_rank
-from ..lazy_dataclass import dataclass, field
+from ..lazy_dataclass import dataclass
 
-__all__ = ["Board", "board", "listen", "on_tick", "poll", "watch"]
+__all__ = ["Board", "Note", "board", "listen", "on_tick", "poll", "watch"]
 
 _PREFIX = "jitmagic"
 _PAUSE = 0.2  # seconds between two looks at the board
 _SHARE = 64  # ranks: with more of them each looks less often, as one process serves all
 
 
+class Note(NamedTuple):
+    """Holds what a rank has posted."""
+
+    rank: int
+    topic: str
+    text: str
+
+
 @dataclass(eq=False, slots=True)
 class Board:
-    """Lists of notes by topic, which all ranks of the default group read and append to."""
+    """A list of notes, which all ranks of the default group read and append to, and values that are
+    set once. `of` is the program's store; `store` a connection of its own, as one that waits in a
+    call of the program would make this one wait.
+    """
 
+    of: Any
     store: Any
     rank: int
     size: int
-    seen: dict[str, int] = field(default_factory=dict)  # by topic, the notes that were read
+    read: int = 0  # notes that were read
 
     def post(self, topic: str, text: str) -> None:
         """Append a note."""
-        number = self.store.add(f"{_PREFIX}/{topic}", 1)
-        self.store.set(f"{_PREFIX}/{topic}/{number}", f"{self.rank}:{text}")
+        number = self.store.add(f"{_PREFIX}/notes", 1)
+        self.store.set(f"{_PREFIX}/note/{number}", f"{self.rank}:{topic}:{text}")
 
-    def news(self, topic: str) -> list[tuple[int, str]]:
-        """Return (rank, text) of the notes since the last call."""
+    def news(self) -> list[Note]:
+        """Return the notes since the last call. One whose rank is still writing it hides those that
+        follow.
+        """
         found = []
-        count, read = self.store.add(f"{_PREFIX}/{topic}", 0), self.seen.get(topic, 0)
-        while read < count and self.store.check([key := f"{_PREFIX}/{topic}/{read + 1}"]):
-            rank, _, text = self.store.get(key).decode().partition(":")
-            found.append((int(rank), text))
-            read += 1
-        self.seen[topic] = read
+        while self.store.check([key := f"{_PREFIX}/note/{self.read + 1}"]):
+            rank, topic, text = self.store.get(key).decode().split(":", 2)
+            found.append(Note(int(rank), topic, text))
+            self.read += 1
         return found
 
+    def claim(self, name: str) -> bool:
+        """Return whether this is the first claim to a name, of any rank."""
+        return bool(self.store.add(f"{_PREFIX}/claim/{name}", 1) == 1)
 
+    def put(self, name: str, value: bytes) -> None:
+        """Set a value."""
+        self.store.set(f"{_PREFIX}/value/{name}", value)
+
+    def take(self, name: str) -> bytes | None:
+        """Return a value; None if no rank has set it yet."""
+        if not self.store.check([key := f"{_PREFIX}/value/{name}"]):
+            return None
+        return bytes(self.store.get(key))
+
+
+_lock = threading.RLock()
 _boards: list[Board] = []  # at most one: that of the process group in use
-_children: list[
-    bool
-] = []  # not empty in a fork of a rank, which shares its connection to the store
+# not empty in a fork of a rank, which shares its connection to the store
+_children: list[bool] = []
 
 
 def _note_fork() -> None:
@@ -74,13 +100,19 @@ def board() -> Board | None:
     if rank is None or _children:
         return None
     store = default_store()
-    if not _boards or _boards[0].store is not store:
-        _boards[:] = [Board(store, rank, torch.distributed.get_world_size())]
-        try:
-            store.add(f"{_PREFIX}/ranks", 1)
-        except (RuntimeError, NotImplementedError):  # that of a fake process group
-            _boards[0].size = 1
-    return _boards[0] if _boards[0].size > 1 else None
+    with _lock:
+        if not _boards or _boards[0].of is not store:
+            _boards[:] = [_board_of(store, rank)]
+        return _boards[0] if _boards[0].size > 1 else None
+
+
+def _board_of(store: Any, rank: int) -> Board:
+    try:
+        own = store.clone()
+        own.add(f"{_PREFIX}/ranks", 1)
+    except (RuntimeError, NotImplementedError):  # that of a fake process group
+        return Board(store, store, rank, size=1)
+    return Board(store, own, rank, torch.distributed.get_world_size())
 
 
 # -- the thread that reads -------------------------------------------------------------------------
@@ -89,12 +121,13 @@ Handler = Callable[[Board, int, str], None]
 _handlers: dict[str, Handler] = {}
 _ticks: list[Callable[[Board], None]] = []
 _ends = threading.Event()
-_lock = threading.RLock()
 _watching: list[tuple[Board, threading.Thread]] = []
 
 
 def listen(topic: str, handler: Handler) -> None:
-    """Let `handler(board, rank, text)` be called for each note of a topic, on any thread."""
+    """Let `handler(board, rank, text)` be called for each note of a topic, its own ones too, in the
+    order of the board, on any thread. It waits for nothing: that is left to `on_tick`.
+    """
     _handlers[topic] = handler
 
 
@@ -106,10 +139,9 @@ def on_tick(function: Callable[[Board], None]) -> None:
 def poll(notes: Board) -> None:
     """Handle the notes since the last time now, on this thread."""
     with _lock:
-        news = [(_handlers[topic], note) for topic in _handlers for note in notes.news(topic)]
-    # Without the lock: a handler may wait for a thread that compiles, and that one reads notes too.
-    for handler, (rank, text) in news:
-        handler(notes, rank, text)
+        for note in notes.news():
+            if note.topic in _handlers:
+                _handlers[note.topic](notes, note.rank, note.text)
 
 
 def watch(notes: Board) -> None:

@@ -32,6 +32,7 @@ from . import precompiled
 from .compilers import run
 from .linking import LINKED_AS, compiled_object, link_commands, object_file, processors_here
 from .memory_loading import Image, ImageError, load_image
+from .shared_builds import built_once
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
@@ -247,20 +248,30 @@ def build_library(
     Thread-safe. Raises ToolchainError.
     """
     symbols = tuple(symbols)
-    key = _key(text, target)
+    key, loads = _key(text, target), not target.processor
     if (data := store.get(key, ".so")) is not None:
         with contextlib.suppress(ImageError):  # intact but not loadable: replaced below
-            return Library(data, key, symbols, True, store.folder, not target.processor)
-    try:
-        objects = partial(_objects, text, target, store, seconds, cancel, slots)
-        job = _Compile(text, target, seconds, cancel, objects, slots)
+            return Library(data, key, symbols, True, store.folder, loads)
+    objects = partial(_objects, text, target, store, seconds, cancel, slots)
+    job = _Compile(text, target, seconds, cancel, objects, slots)
+    built: list[Library] = []
+
+    def build() -> bytes:
         data, library = _build(job, key, symbols, store)
+        built.append(library)
+        return data
+
+    try:
+        data = built_once(store, key, ".so", build, cancel)
+        if not built:
+            with contextlib.suppress(ImageError):
+                return Library(data, key, symbols, True, store.folder, loads)
+            store.put(key, ".so", build())
     except ToolchainError:
         if (cancel is None or not cancel.is_set()) and (why := _broken(target, store, seconds)):
             distrust_compiler(target.cxx, why)
         raise
-    store.put(key, ".so", data)
-    return library
+    return built[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +296,6 @@ def _build(job: _Compile, key: str, symbols: Iterable[str], store: Store) -> tup
         return data, Library(data, key, symbols, False, store.folder, loads)
     except ImageError as error:
         raise ToolchainError(job.target.cxx, "load what it built", str(error)) from error
-
-
-# of several units that need an object at once, the first compiles it
-_object_lock = threading.Lock()
 
 
 def _objects(
@@ -329,11 +336,10 @@ def build_object(
     """Compile (or find) a source next to the headers. Arguments and errors as `build_library`."""
     source = _source(name)
     key = _key(source, target)
-    with _object_lock:
-        if (data := _found_object(name, key, target, store)) is None:
-            data = _compile(_Compile(source, target, seconds, cancel, None, slots), store)
-            store.put(key, ".o", data)
-    return data
+    if (data := _found_object(name, key, target, store)) is not None:
+        return data
+    job = _Compile(source, target, seconds, cancel, None, slots)
+    return built_once(store, key, ".o", partial(_compile, job, store), cancel)
 
 
 def _found_object(name: str, key: str, target: Target, store: Store) -> bytes | None:

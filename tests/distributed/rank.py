@@ -22,7 +22,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_flatten, tree_map
 
-from jitmagic.ranks import sizes
+from jitmagic.frame.agreement import varying
 from tests.ecosystem.systems import Eager, Jitmagic, TorchCompile
 from tests.workers import serve
 
@@ -30,9 +30,10 @@ from .corpus import Program, World, load, local
 from .runner import ANSWER, READY, RECORDED
 
 # Counts must not depend on when notes of the other rank, or of earlier programs, are read.
-sizes.board = lambda: None
+varying.board = lambda: None
 
-SYSTEMS = {"jitmagic": Jitmagic, "torch": TorchCompile}
+SYSTEMS = {"jitmagic": Jitmagic, "torch": TorchCompile, "eager": Eager}
+MIXED = "mixed"  # jitmagic on rank 0, eager on the other one
 System = Eager | Jitmagic | TorchCompile
 Collective = tuple[str, list[Any], list[Any]]
 
@@ -84,6 +85,8 @@ def _reordered(actual: list[Collective], expected: list[Collective]) -> str:
 def examine(program: Program, system_name: str, world: World) -> dict[str, Any]:
     """Run a program as eager and under a system; what either raises is an answer too."""
     found: dict[str, Any] = {"wrong": "", "raised": "", "reordered": "", "order": []}
+    if system_name == MIXED:
+        system_name = "eager" if world.rank else "jitmagic"
     system = SYSTEMS[system_name]()
     try:
         expected, order = _observe(program, Eager(), world)

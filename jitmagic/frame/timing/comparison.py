@@ -4,7 +4,8 @@ Input: each call that passes the variant's guards, while extensions/frame/compar
 the entry that this call runs, compiled or plain Python, and finally the measurement: by the host's
 clock, and by the GPU's if that still works when a call has returned (gpu_timing.py). Invariant:
 each call runs exactly once, on one side. Random draws, writes and prints happen as in any program;
-nothing is copied or repeated for a measurement.
+nothing is copied or repeated for a measurement. In a distributed program the first rank that has
+measured enough decides for all.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import torch
 
 from ...compat.autograd import sequence_number, top_saved_hooks
 from ...figures import median
+from ...ranks.decisions import decide, decided, is_shared
 from ...records import COMPILED, CompileRecord, Eager, Journal, Measured
 from ...replacements import is_replacing
-from ...torch_types import AnyFunction
+from ..agreement.identity import variant_name
 from ..eager import entry_like
 from ..ledger import Comparable, Ledger
 from ..native import Entry
+from ..original import Original
 from .backward_timing import BackwardTimer, Sample
 from .batch_timing import MOST_SECONDS, BatchTiming
 from .gpu_timing import GpuInterval, can_be_timed, has_room
@@ -53,6 +56,7 @@ _TO_KEEP, _TO_GIVE_UP = 4, 8
 # Two calls decide for compiled code that is faster by this factor: where a step takes 0.1 s, those
 # that eager runs for the comparison are felt, and a program of 20 steps gained nothing.
 _CLEARLY, _TO_KEEP_CLEARLY = 1.25, 2
+_KEEP, _GIVE_UP = "compiled", "eager"  # what the ranks of a distributed program decide
 
 
 class Comparison:
@@ -61,17 +65,19 @@ class Comparison:
     def __init__(
         self,
         compiled: Entry,
-        plain: AnyFunction,
+        original: Original,
         ledger: Ledger,
         journal: Journal,
         record: CompileRecord,
         on_slower: Callable[[Eager], None],
         eager_is_warm: bool = False,
     ) -> None:
-        """`plain`: the original; `record`: of the compile; `on_slower` is called if eager wins;
-        `eager_is_warm`: it ran calls of this function before.
+        """`record`: of the compile; `on_slower` is called if eager wins; `eager_is_warm`: it ran
+        calls of this function before.
         """
-        self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
+        self._compiled, self._eager = compiled, entry_like(compiled, original.plain, COMPILED)
+        # what the ranks of a distributed program decide on; empty if there is only one
+        self._subject = variant_name(original, compiled.notes.guards) if is_shared() else ""
         self._where = compiled.notes.comparable or Comparable()
         self._plan = PLAN if self._where.device is None else PLAN_ON_GPU
         if eager_is_warm:
@@ -103,6 +109,8 @@ class Comparison:
         if self._where.device is not None and not can_be_timed():
             return None
         self._backward_timer.interrupt()
+        if (choice := decided(self._subject)) is not None:  # by another rank
+            return None if self._conclude(choice == _KEEP) else self._eager
         at = len(self._samples)
         counted = at - self._counted_from
         is_last = at >= len(self._plan)  # threads that begin at once may have made one more
@@ -159,19 +167,26 @@ class Comparison:
             self._waited += is_last
             if self._waited <= _PATIENCE:
                 return None
-        compiled, eager = self._times(is_eager=False), self._times(is_eager=True)
-        keep = judge(compiled, eager)
+        keep = judge(self._times(is_eager=False), self._times(is_eager=True))
         if keep is None and not is_last:
             return None
+        if self._subject:
+            choice = decide(self._subject, _GIVE_UP if keep is False else _KEEP)
+            return None if choice is None else self._conclude(choice == _KEEP)
+        return self._conclude(keep is not False)
+
+    def _conclude(self, keep: bool) -> bool:
+        """Use compiled code or eager from now on; return which."""
+        compiled, eager = self._times(is_eager=False), self._times(is_eager=True)
         measured = None
         if compiled and eager:
             calls = min(len(compiled), len(eager))
             measured = Measured(median(compiled), median(eager), calls, self._outside())
-        if keep is False:
+        if keep:
+            self._keep(measured)
+        else:
             self._fall_back(measured)
-            return False
-        self._keep(measured)
-        return True
+        return keep
 
     def _keep(self, measured: Measured | None) -> None:
         """Run compiled code untimed from now on, after timing short calls in batches."""

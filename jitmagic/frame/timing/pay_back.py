@@ -28,8 +28,10 @@ from ...compat.autograd import sequence_number
 from ...compat.distributed import is_fully_sharded
 from ...lazy_dataclass import dataclass, field
 from ...options import Options
+from ...ranks.decisions import decide, decided, is_shared
 from ...records import Recording
 from ...torch_types import Values
+from ..agreement.identity import frame_name
 from ..original import Original
 from .reached_numbers import variables
 
@@ -121,6 +123,7 @@ class PayBack:
     has_noted: bool = False  # a trace has noted the numbers that it read
     _kinds: dict[_Kind, _Evidence] = field(default_factory=dict)
     _before: tuple[weakref.ref[torch.Tensor], ...] = ()
+    _compiles: int = 0  # that have begun
 
     def terms(self, values: Values, original: Original, options: Options) -> Terms | None:
         """Return how a call that fits no variant is compiled; None: it runs as eager."""
@@ -129,7 +132,7 @@ class PayBack:
         if not self.is_costly and not _is_large(values, original):
             return _UNNOTICEABLY
         self.is_costly = True
-        if not self._pays(values):
+        if not self._pays_on_a_rank(values, original):
             return _ONLY_STORED if self._is_new(values) else None
         leaves = has_free_processor(values)
         return Terms(leaves_thread=leaves, notes_numbers=not self.has_noted)
@@ -155,6 +158,7 @@ class PayBack:
 
     def forget(self) -> None:
         """Start over: a compile has begun, or everything compiled was dropped."""
+        self._compiles += 1
         self._kinds.clear()
         self._before, self.is_wanted, self.has_noted = (), False, False
 
@@ -170,6 +174,16 @@ class PayBack:
         """
         evidence = self._kinds.get(_kind(values))
         return evidence is None or not evidence.calls
+
+    def _pays_on_a_rank(self, values: Values, original: Original) -> bool:
+        """Return whether a compile pays, here or, in a distributed program, on any rank: each
+        would wait for the others while they compile.
+        """
+        pays = self._pays(values)
+        if is_shared():
+            subject = f"pays {frame_name(original)} {self._compiles}"
+            return decide(subject, "yes") is not None if pays else decided(subject) is not None
+        return pays
 
     def _pays(self, values: Values) -> bool:
         kind = _kind(values)
