@@ -12,6 +12,7 @@ schedules, and it runs nothing that is not in the checked bytes.
     vocabulary      the frozen classes that an artifact has
     code_objects    residual functions as data
     guards          guards and sources as data, bound to the objects of a frame
+    collectives     process groups, and operators that call collectives
     registrations   operators of other libraries, in files of save
     graph_texts     graphs that a stage may still need, as texts
     writing         executables as data

@@ -29,6 +29,7 @@ from ..lazy_dataclass import dataclass
 from ..records import Eager
 from .code_objects import function_data
 from .codec import Json
+from .collectives import COLLECTIVE_WRITERS
 from .guards import Mismatch
 from .later import LaterBuilds
 from .vocabulary import vocabulary
@@ -59,7 +60,7 @@ def entry_bytes(
     CannotKeep. `header`: facts for people.
     """
     notes: Variant = entry.notes
-    writer = ArtifactWriter(handle, vocabulary(), snapshot, notes.guards, {})
+    writer = ArtifactWriter(handle, vocabulary(), snapshot, notes.guards, COLLECTIVE_WRITERS)
     document = {
         "format": FORMAT,
         "header": header,

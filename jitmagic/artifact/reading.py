@@ -36,6 +36,7 @@ from ..symbols.symbolic_numbers import Symbol
 from ..torch_types import Executable
 from .code_objects import CODE_READERS
 from .codec import Json
+from .collectives import COLLECTIVE_READERS
 from .graph_texts import graph_of
 from .guards import FrameReader, Mismatch
 from .later import LaterBuilds
@@ -141,6 +142,7 @@ def _replay(reader: ArtifactReader, data: Json) -> Replay:
 
 _READERS: Mapping[str, Callable[[Any, Json], Any]] = {
     **CODE_READERS,
+    **COLLECTIVE_READERS,
     "made": _made,
     "backward": _backward,
     "replay": _replay,
