@@ -449,7 +449,7 @@ class GraphBuilder:
         certain = strides_are_certain(node.target, device) and not any(
             source in self.unknown_strides for source in node.all_input_nodes
         )
-        if not certain and not _sets_strides(node):
+        if not certain and node.target != "contiguous":
             self.unknown_strides.add(node)
 
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
@@ -478,14 +478,6 @@ class GraphBuilder:
 
 def _value(node: Node) -> Any:
     return as_torch(node.meta["val"])
-
-
-def _sets_strides(node: Node) -> bool:
-    """Return whether a call makes a copy in a memory format that it names."""
-    named = node.kwargs.get("memory_format", torch.preserve_format)
-    return node.target == "contiguous" or (
-        node.target == "clone" and named is not torch.preserve_format
-    )
 
 
 def _specs_like(sources: Sequence[Node | None], values: Sequence[object]) -> tuple[object, ...]:
