@@ -28,6 +28,7 @@ injected (`family.Compiler`).
     user_tracebacks       tracebacks without frames of jitmagic
     recompile_warnings    the texts of warnings about the recompile limit
     eager_reports         reports that a function runs as plain Python
+    agreement/            what the ranks of a distributed program compile alike
     pickling/             tagged functions and modules in pickles, with or without their code
     timing/               whether a compile pays; compiled code against eager
 """

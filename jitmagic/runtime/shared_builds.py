@@ -7,7 +7,8 @@ process. Of ranks with different folders the first one that asks builds, and pas
 the store of the process group; the key of a library names compiler, flags and processor, so that
 what fits one rank fits all that ask for it.
 
-Nobody waits for longer than `_PATIENCE`: then, and if the other process failed, this one builds.
+A process that waits builds itself if the other one fails, says nothing for `_SILENCE`, or takes
+longer than `_PATIENCE`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..ranks.board import Board, board
+from ..ranks.board import Board, board, on_tick, watch
 from .store import BUILD_PREFIX, Store
 
 __all__ = ["built_once"]
 
 _PATIENCE = 60.0  # seconds; a compile that takes longer is given up (Options.budget)
+_SILENCE = 10.0  # seconds, of a rank that says that it builds with each of its looks at the board
 _PAUSE = 0.02  # seconds between two looks
 _LARGEST, _MOST = 4 << 20, 64 << 20  # bytes of one value, where torch takes 8 MB, and of a rank's
 _sent: list[int] = []  # bytes of what this rank has passed on
+_building: dict[str, int] = {}  # by this rank, for others that may wait -> how often it said so
 
 
 def built_once(
@@ -114,11 +117,13 @@ def _of_ranks(
 
 def _passed_on(notes: Board, name: str, build: Callable[[], bytes]) -> bytes:
     """Build, and set the value that other ranks wait for: empty bytes if they have to build too."""
-    value = b""
+    value, _building[name] = b"", 0
+    watch(notes)
     try:
         data = build()
         value = _packed(data)
     finally:
+        _building.pop(name)
         with contextlib.suppress(RuntimeError):
             notes.put(name, value)
     return data
@@ -134,9 +139,26 @@ def _packed(data: bytes) -> bytes:
 
 def _awaited(notes: Board, name: str, cancel: threading.Event | None) -> bytes:
     """Return what the rank that was first has built; empty bytes if it did not."""
-    ends = time.monotonic() + _PATIENCE
-    while time.monotonic() < ends and not (cancel is not None and cancel.is_set()):
+    ends, heard, sign = time.monotonic() + _PATIENCE, time.monotonic(), None
+    while (now := time.monotonic()) < min(ends, heard + _SILENCE):
+        if cancel is not None and cancel.is_set():
+            break
         if (value := notes.take(name)) is not None:
             return zlib.decompress(value) if value else b""
+        if (latest := notes.take(_sign(name))) != sign:
+            heard, sign = now, latest
         time.sleep(_PAUSE)
     return b""
+
+
+def _sign(name: str) -> str:
+    return f"{name}/alive"
+
+
+def _give_signs(notes: Board) -> None:
+    for name, count in list(_building.items()):
+        _building[name] = count + 1
+        notes.put(_sign(name), str(count).encode())
+
+
+on_tick(_give_signs)

@@ -20,6 +20,8 @@ from jitmagic.api import handle_of
 from jitmagic.errors import warn
 from jitmagic.ranks import waits
 
+from . import deciding
+
 LIVE: dict[str, Any] = {"persist": False, "keep": "compiled"}
 
 
@@ -93,6 +95,8 @@ def main() -> None:
     answers["timelines"] = timelines()
     if rank == 0:
         answers["status"] = {n: text for n, text in jitmagic.status(all_ranks=True).ranks.items()}
+    dist.barrier()
+    answers |= deciding.answers(rank)
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(answers))

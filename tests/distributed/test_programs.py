@@ -21,6 +21,9 @@ from .runner import Outcome, run_all
 
 STATED_FOR = "2.13"  # the torch whose library code the counts of breaks are stated for
 PROGRAMS = load()
+_SAMPLED = 4  # one of so many programs runs with one rank as eager
+# The forward runs again for gradients of gradients, and its collectives with it.
+_NEVER_MIXED = ("gradients of gradients of distributed.nn.functional.all_reduce",)
 pytestmark = pytest.mark.timeout(900)  # the first test runs everything
 
 
@@ -54,6 +57,16 @@ def test_graphs_and_breaks_are_as_stated() -> None:
     assert {
         title: (found[title], stated[title]) for title in found if found[title] != stated[title]
     } == {}
+
+
+def test_rank_that_runs_as_eager_fits_one_that_is_compiled() -> None:
+    """All of them: python -m tests.distributed --system mixed."""
+    titles = [title for title in list(PROGRAMS)[::_SAMPLED] if title not in _NEVER_MIXED]
+    titles += [title for title in PROGRAMS if "transposed" in title or "in memory first" in title]
+    for outcome in run_all(titles, "mixed", seconds=20):
+        assert not outcome.wrong, outcome.wrong
+        if PROGRAMS[outcome.title].order == "eager":
+            assert not outcome.reordered, (outcome.title, outcome.reordered)
 
 
 def test_corpus_has_forty_programs_and_half_of_them_change_sizes() -> None:

@@ -59,6 +59,30 @@ def test_each_rank_gets_the_timelines_of_all(ranks: Any) -> None:
     assert [answers["timelines"] for answers, _ in ranks] == [[["gloo:all_reduce"]] * 2] * 2
 
 
+def test_every_rank_compiles_when_a_number_varies_on_one(ranks: Any) -> None:
+    found = [answers["numbers"] for answers, _ in ranks]
+    assert found == 2 * [[2, [16.0, 16.0, 24.0, 28.0, 32.0, 36.0]]]  # no third compile for 5.0
+
+
+def test_ranks_reach_the_recompile_limit_together_and_try_again_together(ranks: Any) -> None:
+    for rank, (answers, _) in enumerate(ranks):
+        stopped, compiles, warned = answers["limit"]
+        assert stopped == [True]
+        assert compiles == 1
+        assert warned == (1 if rank == 0 else 0)
+
+
+def test_first_rank_that_has_compared_code_with_eager_decides(ranks: Any) -> None:
+    assert [answers["slower"] for answers, _ in ranks] == ["Eager", "Eager"]
+    first, second = (answers["contrary"] for answers, _ in ranks)
+    assert first == second
+
+
+def test_ranks_compile_once_it_pays_for_one(ranks: Any) -> None:
+    found = [answers["pays"] for answers, _ in ranks]
+    assert all(step < 39 and compiles == 1 for step, compiles in found)
+
+
 def test_a_program_of_one_process_has_no_board(tmp_path: Path) -> None:
     from jitmagic.ranks.board import board
 
