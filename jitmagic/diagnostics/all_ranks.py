@@ -1,4 +1,4 @@
-"""Collects the status of all ranks of a distributed program, through notes (ranks/).
+"""Collects reports of all ranks of a distributed program, through notes (ranks/).
 
 The rank that asks gets an answer from the thread of each other rank that reads notes, which also
 runs while that rank waits in a collective. Nothing is asked of ranks that have compiled nothing.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import time
 
+from ..frame.agreement.identity import frame_name
+from ..frame.handle import Handle, all_handles
+from ..late import load
 from ..lazy_dataclass import dataclass
 from ..ranks.board import Board, board
 from .status import Status, status
 
-__all__ = ["RanksStatus", "reply", "status_of_all_ranks"]
+__all__ = ["RanksReport", "explanation_of_all_ranks", "reply", "status_of_all_ranks"]
 
 _TOPIC = "status"
 _PATIENCE = 5.0  # seconds that an answer may take
 
 
 @dataclass(frozen=True, slots=True)
-class RanksStatus:
-    """The status of each rank as text; None for one that did not answer."""
+class RanksReport:
+    """Holds the report of each rank as text; None for one that did not answer."""
 
     ranks: dict[int, str | None]
 
@@ -33,27 +36,49 @@ class RanksStatus:
     __repr__ = __str__
 
 
-def status_of_all_ranks() -> Status | RanksStatus:
+def status_of_all_ranks() -> Status | RanksReport:
     """Ask every rank for its status; in a program of one process, return its own."""
+    own: Status = status()
+    return own if board() is None else _ask("")
+
+
+def explanation_of_all_ranks(handle: Handle) -> RanksReport:
+    """Ask every rank what it has compiled of a tagged function."""
+    return _ask(frame_name(handle.original))
+
+
+def _ask(frame: str) -> RanksReport:
+    """Ask about a frame, or for the status if it is empty."""
     notes = board()
     if notes is None:
-        own: Status = status()
-        return own
-    question = f"{notes.rank}-{time.monotonic_ns()}"
+        return RanksReport({0: _report(frame)})
+    question = f"{notes.rank}-{time.monotonic_ns()}-{frame}"
     notes.post(_TOPIC, question)
-    ranks = {notes.rank: str(status())}
+    ranks = {notes.rank: _report(frame)}
     ends = time.monotonic() + _PATIENCE
     while len(ranks) < notes.size and time.monotonic() < ends:
         for rank in set(range(notes.size)) - ranks.keys():
             if (answer := notes.take(_key(question, rank))) is not None:
                 ranks[rank] = answer.decode()
         time.sleep(0.02)
-    return RanksStatus({rank: ranks.get(rank) for rank in range(notes.size)})
+    return RanksReport({rank: ranks.get(rank) for rank in range(notes.size)})
+
+
+def _report(frame: str) -> str:
+    if not frame:
+        return str(status())
+    for handle in all_handles():
+        is_it = handle.is_root and handle.original.is_alive
+        if is_it and frame_name(handle.original) == frame:
+            made = load("diagnostics.explanation.explain").explain_records(handle, handle.label)
+            return str(made)
+    return "has not tagged it"
 
 
 def reply(notes: Board, question: str) -> None:
     """Answer the question of another rank."""
-    notes.put(_key(question, notes.rank), str(status()).encode())
+    frame = question.rpartition("-")[2]
+    notes.put(_key(question, notes.rank), _report(frame).encode())
 
 
 def _key(question: str, rank: int) -> str:

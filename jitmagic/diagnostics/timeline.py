@@ -189,21 +189,20 @@ def _in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def _gathered(notes: Board, own: RankTimeline) -> tuple[RankTimeline, ...]:
     """Exchange timelines through the store of the process group, in the order of the calls."""
-    place = f"jitmagic/timeline/{next(_asked)}"
+    place = f"timeline/{next(_asked)}"
     data = [own.seconds, own.compute, own.communication]
-    notes.store.set(f"{place}/{own.rank}", json.dumps(data))
+    notes.put(f"{place}/{own.rank}", json.dumps(data).encode())
     ends = time.monotonic() + _PATIENCE
     found = []
     for rank in range(notes.size):
-        key = f"{place}/{rank}"
-        while not notes.store.check([key]):
+        while (sent := notes.take(f"{place}/{rank}")) is None:
             if time.monotonic() > ends:
                 raise JitmagicError(
                     f"rank {rank} sent no timeline within {_PATIENCE:.0f} s\n"
                     "  hint: with all_ranks=True every rank calls jitmagic.timeline(fn)(*args)"
                 )
             time.sleep(0.01)
-        seconds, *spans = json.loads(notes.store.get(key).decode())
+        seconds, *spans = json.loads(sent.decode())
         compute, communication = (tuple(Span(*one) for one in row) for row in spans)
         found.append(RankTimeline(rank, seconds, compute, communication))
     return tuple(found)

@@ -7,10 +7,10 @@ order. `listen` registers what is done with the notes of a topic, `watch` starts
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ __all__ = ["Board", "Note", "board", "listen", "on_tick", "poll", "watch"]
 
 _PREFIX = "jitmagic"
 _PAUSE = 0.2  # seconds between two looks at the board
+_PATIENCE = timedelta(seconds=5)  # for an answer of the store, which the end of a program waits for
 _SHARE = 64  # ranks: with more of them each looks less often, as one process serves all
 
 
@@ -109,6 +110,7 @@ def board() -> Board | None:
 def _board_of(store: Any, rank: int) -> Board:
     try:
         own = store.clone()
+        own.set_timeout(_PATIENCE)
         own.add(f"{_PREFIX}/ranks", 1)
     except (RuntimeError, NotImplementedError):  # that of a fake process group
         return Board(store, store, rank, size=1)
@@ -149,25 +151,29 @@ def watch(notes: Board) -> None:
     with _lock:
         if _watching and _watching[0][0] is notes:
             return
-        thread = threading.Thread(target=_run, args=(notes,), name="jitmagic-ranks", daemon=True)
+        thread = threading.Thread(target=_run, args=(notes,), name="jitmagic-ranks")
         _watching[:] = [(notes, thread)]
         thread.start()
 
 
-@atexit.register
-def _stop() -> None:
-    """End the thread while the interpreter is whole."""
-    _ends.set()
-    for _, thread in _watching:
-        thread.join(timeout=1)
+# Python waits for the thread: at its end it would unwind one that comes back from C++, which aborts
+# the process. This runs before it waits.
+threading._register_atexit(_ends.set)  # type: ignore[attr-defined]
 
 
 def _run(notes: Board) -> None:
     pause = _PAUSE * max(1, notes.size / _SHARE)
     try:
-        while not _ends.wait(pause) and _watching[0][0] is notes:
+        while not _ends.wait(pause) and _watching[0][0] is notes and _is_in_use(notes):
             poll(notes)
             for tick in _ticks:
                 tick(notes)
     except RuntimeError:  # the process that served the store has ended
         return
+
+
+def _is_in_use(notes: Board) -> bool:
+    """Return whether the process group is the one that the board was made for, and not destroyed:
+    the file of a FileStore is gone then.
+    """
+    return this_rank() is not None and default_store() is notes.of

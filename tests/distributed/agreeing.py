@@ -23,6 +23,7 @@ from jitmagic.ranks import waits
 from . import deciding
 
 LIVE: dict[str, Any] = {"persist": False, "keep": "compiled"}
+TAGGED: list[Any] = []
 
 
 def compiles(tagged: Any) -> int:
@@ -42,6 +43,7 @@ def sizes(rank: int) -> int:
         return total
 
     tagged = jitmagic.jit(loss, options=LIVE)
+    TAGGED.append(tagged)
     for step in range(40):
         rows = 4 + step % 3 if rank == 0 and step > 4 else 4
         tagged(torch.randn(rows, 8))
@@ -94,7 +96,8 @@ def main() -> None:
     answers["failure"] = failure()
     answers["timelines"] = timelines()
     if rank == 0:
-        answers["status"] = {n: text for n, text in jitmagic.status(all_ranks=True).ranks.items()}
+        answers["status"] = jitmagic.status(all_ranks=True).ranks
+        answers["explained"] = jitmagic.explain(TAGGED[0], all_ranks=True).ranks
     dist.barrier()
     answers |= deciding.answers(rank)
     dist.barrier()

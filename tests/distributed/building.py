@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 
-from .launching import answer
+from .launching import answer, leave
 
 _SCRIPT = """#!/bin/sh
 for argument in "$@"; do
@@ -76,8 +76,7 @@ def main() -> None:
         dist.barrier()
     texts.append(_compiled_texts(folder, rank))
     answer({"kernels": kernels, "texts": texts})
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import jitmagic
 from jitmagic.api import handle_of
 
 from .corpus import Net
+from .launching import leave
 
 STEPS = 4
 OPTIONS = {"keep": "compiled", "background": False, "persist": True}
@@ -37,8 +38,11 @@ def main() -> None:
     folder, attempt = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # torch 2.13's own store keeps the addresses of the first attempt: every second restart of two
+    # gloo ranks fails to connect, without jitmagic too.
+    store = dist.FileStore(str(folder / f"store{attempt}"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     model = DistributedDataParallel(jitmagic.jit(Net(), options=OPTIONS))
 
     def mean(x: Tensor) -> Tensor:
@@ -55,8 +59,7 @@ def main() -> None:
             os._exit(3)
     found = {"attempt": attempt, "model": _sources(model.module), "mean": _sources(tagged)}
     (folder / f"rank{rank}").write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

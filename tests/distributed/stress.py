@@ -24,7 +24,7 @@ import jitmagic
 from jitmagic.frame.handle import all_handles
 
 from .corpus import Net
-from .launching import answer, launch
+from .launching import answer, launch, leave
 
 _TIMEOUT = timedelta(seconds=60)
 _DELAY, _LONG = 0.004, 0.3  # seconds; the rank that is behind may have read its notes meanwhile
@@ -85,8 +85,7 @@ def rank_main() -> None:
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     answer(train(rank, steps))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def main() -> int:

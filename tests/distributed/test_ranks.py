@@ -55,6 +55,12 @@ def test_one_rank_reports_for_all(ranks: Any) -> None:
     assert all("loss: compiled" in text for text in status.values())
 
 
+def test_one_rank_explains_for_all(ranks: Any) -> None:
+    explained = ranks[0][0]["explained"]
+    assert sorted(explained) == ["0", "1"]
+    assert all("total = model(x).tanh().sum()" in text for text in explained.values())
+
+
 def test_each_rank_gets_the_timelines_of_all(ranks: Any) -> None:
     assert [answers["timelines"] for answers, _ in ranks] == [[["gloo:all_reduce"]] * 2] * 2
 

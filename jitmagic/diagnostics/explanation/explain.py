@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -27,6 +27,7 @@ from ...frame.never_hooked import is_of_library_module
 from ...frame.timing.comparison import comparison_paused
 from ...guards.check import show_guard
 from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
+from ...late import load
 from ...lazy_dataclass import dataclass, replace
 from ...options import Options
 from ...records import Compiled, CompileRecord
@@ -47,6 +48,9 @@ from .pictures import Picture, picture_of
 from .report import full_report, rich_report, text_report
 from .symbols import changing, symbol_reports
 from .verdict import measured_of, payback, verdict_of
+
+if TYPE_CHECKING:
+    from ..all_ranks import RanksReport
 
 __all__ = ["Explainer", "Explanation", "explain", "explain_records", "explanation_of"]
 
@@ -78,15 +82,31 @@ class Explanation(Findings):
         return picture_of(kind, self.name, self.records)
 
 
-def explain(target: AnyFunction, /, *arguments: object, **options: object) -> Explainer:
+@overload
+def explain(
+    target: AnyFunction, /, *arguments: object, all_ranks: Literal[False] = False, **options: object
+) -> Explainer: ...
+@overload
+def explain(
+    target: AnyFunction, /, *arguments: object, all_ranks: Literal[True]
+) -> RanksReport: ...
+def explain(
+    target: AnyFunction, /, *arguments: object, all_ranks: bool = False, **options: object
+) -> Explainer | RanksReport:
     """`explain(fn)(*args)`: run `fn` once, with all its side effects, and report on its compile.
 
     If `fn` is tagged and a compiled variant matches the call, that variant runs and is reported.
     Otherwise, or if `options` are given, a copy of `fn` is compiled with them (by default with the
     options of `fn`), and `fn` is not changed. If an input requires grad, the backward is compiled
     too, without running it, so that the report includes its kernels and compile time.
+
+    all_ranks: return what each process of a program of torch.distributed has compiled of `fn`,
+        which is tagged; nothing runs, and only one rank asks.
     """
     refuse_arguments("explain", arguments)
+    if all_ranks:
+        asks = load("diagnostics.all_ranks").explanation_of_all_ranks
+        return asks(tagged_handle(target))  # type: ignore[no-any-return]
     return Explainer(target, tagged_copy(target, options), bool(options))
 
 
