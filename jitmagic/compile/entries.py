@@ -42,7 +42,6 @@ from ..guards.source import Source
 from ..late import late_names
 from ..options import Options
 from ..records import Eager, Recording
-from ..runtime.inner_tensors import InnerTensors, with_inner_tensors
 from ..runtime.native import freed_results, undo_on_error, with_held_objects, with_numbers
 from ..torch_types import AnyFunction, Executable
 from ..trace.breaks import Finalizer
@@ -55,12 +54,14 @@ from .compared import comparable
 from .sizes import CompiledGraph
 
 if TYPE_CHECKING:
+    from ..runtime.inner_tensors import InnerTensors, with_inner_tensors
     from ..trace.residual.emit import FrameScope, emit
     from ..trace.residual.frame_readers import callees_may_read_locals
 else:
     late_names(
         globals(),
         {
+            "runtime.inner_tensors": "InnerTensors, with_inner_tensors",
             "trace.residual.emit": "FrameScope, emit",
             "trace.residual.frame_readers": "callees_may_read_locals",
         },

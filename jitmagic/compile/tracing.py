@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..errors import OperationFailed
-from ..frame.agreement.varying import agree
+from ..errors import OperationFailed, this_rank
 from ..frame.declared_dynamic import declared_numbers, dynamic_dims, marked_static
 from ..frame.handle import Handle
 from ..frame.never_hooked import is_library_file
@@ -25,6 +25,7 @@ from ..guards.check import is_number
 from ..guards.guard import ValueEquals
 from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Length, Source
+from ..late import late_names
 from ..trace.assumptions import Assumptions
 from ..trace.breaks import FailedOperation
 from ..trace.machine import trace
@@ -34,6 +35,11 @@ from ..trace.restarts import Stop
 from ..trace.result import Trace
 from ..trace.varying.varying_sizes import VaryingSizes
 from .retracing import constant_sizes, settle
+
+if TYPE_CHECKING:
+    from ..frame.agreement.varying import agree
+else:
+    late_names(globals(), {"frame.agreement.varying": "agree"})
 
 __all__ = ["note_numbers", "stop_before", "trace_frame", "trace_statically"]
 
@@ -101,7 +107,8 @@ def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
 def _known_before(handle: Handle, snapshot: FrameSnapshot) -> Assumptions:
     """Return what the first trace assumes."""
     options, ledger, flat = handle.options, handle.ledger, handle.flat
-    agree(handle, snapshot)
+    if this_rank() is not None:
+        agree(handle, snapshot)
     values = (*snapshot.args, *snapshot.cells)
     loops = known_loops(flat, values, may_leave=not options.fullgraph)
     if not options.fullgraph:

@@ -32,7 +32,6 @@ from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Attribution, LineOfSizes, Silence, call_from
 from .dispatch_mode import DispatchMode
 from .distributed.objects import makes_async, mark_async, runs_at_once
-from .distributed.sharding import placements_of_symbols
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
 from .operators.foreign import without_data
@@ -51,12 +50,14 @@ from .targets.control_flow import has_graphs
 from .wrappers.wrapping import NotFollowed, holds_wrapper
 
 if TYPE_CHECKING:
+    from .distributed.sharding import placements_of_symbols
     from .operators.symbolic_shapes import CallSignature, shapes_by_sampling, with_sizes_of_call
     from .operators.without_meta import only_writes
 else:
     late_names(
         globals(),
         {
+            "graph.distributed.sharding": "placements_of_symbols",
             "graph.operators.symbolic_shapes": (
                 "CallSignature, shapes_by_sampling, with_sizes_of_call"
             ),

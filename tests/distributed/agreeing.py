@@ -23,7 +23,6 @@ from jitmagic.ranks import waits
 from . import deciding
 
 LIVE: dict[str, Any] = {"persist": False, "keep": "compiled"}
-TAGGED: list[Any] = []
 
 
 def compiles(tagged: Any) -> int:
@@ -43,7 +42,6 @@ def sizes(rank: int) -> int:
         return total
 
     tagged = jitmagic.jit(loss, options=LIVE)
-    TAGGED.append(tagged)
     for step in range(40):
         rows = 4 + step % 3 if rank == 0 and step > 4 else 4
         tagged(torch.randn(rows, 8))
@@ -67,16 +65,6 @@ def slow_compile(rank: int) -> None:
     time.sleep(0.5)
 
 
-def timelines() -> list[list[str]]:
-    """Return the names of the collectives in a step, by rank."""
-
-    def step(x: Tensor) -> None:
-        dist.all_reduce(x)
-
-    found = jitmagic.timeline(step, all_ranks=True)(torch.ones(4))
-    return [[span.name for span in one.communication] for one in found.ranks]
-
-
 def failure() -> str:
     """Return a warning of this rank."""
     with warnings.catch_warnings(record=True) as caught:
@@ -94,10 +82,6 @@ def main() -> None:
     answers: dict[str, Any] = {"compiles": sizes(rank)}
     slow_compile(rank)
     answers["failure"] = failure()
-    answers["timelines"] = timelines()
-    if rank == 0:
-        answers["status"] = jitmagic.status(all_ranks=True).ranks
-        answers["explained"] = jitmagic.explain(TAGGED[0], all_ranks=True).ranks
     dist.barrier()
     answers |= deciding.answers(rank)
     dist.barrier()

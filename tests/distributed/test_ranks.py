@@ -49,22 +49,6 @@ def test_failures_name_their_rank(ranks: Any) -> None:
         assert answers["failure"].startswith(f"rank {rank}: ")
 
 
-def test_one_rank_reports_for_all(ranks: Any) -> None:
-    status = ranks[0][0]["status"]
-    assert sorted(status) == ["0", "1"]
-    assert all("loss: compiled" in text for text in status.values())
-
-
-def test_one_rank_explains_for_all(ranks: Any) -> None:
-    explained = ranks[0][0]["explained"]
-    assert sorted(explained) == ["0", "1"]
-    assert all("total = model(x).tanh().sum()" in text for text in explained.values())
-
-
-def test_each_rank_gets_the_timelines_of_all(ranks: Any) -> None:
-    assert [answers["timelines"] for answers, _ in ranks] == [[["gloo:all_reduce"]] * 2] * 2
-
-
 def test_every_rank_compiles_when_a_number_varies_on_one(ranks: Any) -> None:
     found = [answers["numbers"] for answers, _ in ranks]
     assert found == 2 * [[2, [16.0, 16.0, 24.0, 28.0, 32.0, 36.0]]]  # no third compile for 5.0
