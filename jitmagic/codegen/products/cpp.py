@@ -106,17 +106,18 @@ def _is_rows(product: Product) -> bool:
     return isinstance(product.m.extent, Size) and left[1] == 1 != right[1]
 
 
-def _known_steps(product: Product) -> list[list[int]]:
+def _known_steps(product: Product, left: Sequence[object] = ()) -> list[list[int]]:
     """Return the strides of both operands, 0 for a dynamic one, which is not known to be 1."""
-    pairs = (a_steps(product), b_steps(product))
+    pairs = (left or a_steps(product), b_steps(product))
     return [[step if isinstance(step, int) else 0 for step in pair] for pair in pairs]
 
 
-def way_of(product: Product) -> Group:
+def way_of(product: Product, left: Sequence[object] = ()) -> Group:
     """Return the method as a constant, so that one of the three is compiled: any is correct for all
-    sizes; for dynamic rows it is chosen by this call's sizes.
+    sizes; for dynamic rows it is chosen by this call's sizes. `left`: the strides of the first
+    operand if it is no buffer that the product loads from.
     """
-    a, b = (Group(("nullptr", *steps)) for steps in _known_steps(product))
+    a, b = (Group(("nullptr", *steps)) for steps in _known_steps(product, left))
     return Group((hint_of(product.m.extent), hint_of(product.n.extent), a, b), "gemm_way")
 
 
