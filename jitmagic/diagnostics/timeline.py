@@ -229,7 +229,8 @@ def _length(intervals: Iterable[tuple[float, float]]) -> float:
 def _overlap(left: Sequence[Span], right: Sequence[Span]) -> float:
     """Return the length of the intersection of two unions."""
     both = sorted([*left, *right], key=lambda span: span.start)
-    return _length(_merged(left)) + _length(_merged(right)) - _length(_merged(both))
+    found = _length(_merged(left)) + _length(_merged(right)) - _length(_merged(both))
+    return max(found, 0.0)  # not -1e-18
 
 
 # -- showing ---------------------------------------------------------------------------------------
