@@ -83,7 +83,7 @@ def _build_stages(
     split = split_stages(gm)
     if split is None:
         return built(gm)
-    steps = [Step(built(one.graph), one.inputs, one.outputs, one.dead) for one in split.subgraphs]
+    steps = [Step(built(one.graph), *one.slots) for one in split.subgraphs]
     return split_graph(len(placeholders(gm)), steps, split.outputs)
 
 

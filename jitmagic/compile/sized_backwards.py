@@ -193,8 +193,7 @@ class SizedBackward:
         if self._split is None:
             return runs[0]
         steps = [
-            Step(run, one.inputs, one.outputs, one.dead)
-            for run, one in zip(runs, self._split.subgraphs, strict=True)
+            Step(run, *one.slots) for run, one in zip(runs, self._split.subgraphs, strict=True)
         ]
         inputs = len(placeholders(self._graph))
         return split_template(inputs, steps, self._split.outputs, (), self._within.symbols)

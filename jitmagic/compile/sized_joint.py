@@ -205,8 +205,7 @@ class SizedJoint:
         whole = runs[0]
         if self._slots is not None:
             steps = [
-                Step(run, part.inputs, part.outputs, part.dead)
-                for run, part in zip(runs, (p.subgraph for p in self._parts), strict=True)
+                Step(run, *part.subgraph.slots) for run, part in zip(runs, self._parts, strict=True)
             ]
             whole = split_template(len(self._kept), steps, self._slots, (), self._named)
         places, results = places_among(inputs, self._kept), results_of(self._sized.graph)

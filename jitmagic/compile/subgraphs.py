@@ -91,7 +91,7 @@ def _compile_split(
         if options.verify:
             verify(subgraph.graph)
         made = compile_(subgraph.graph, taken, partial(examples, taken))
-        runs.append(Step(made.run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        runs.append(Step(made.run, *subgraph.slots))
         return made.outputs or ()
 
     specs = split.follow(inputs, gives)

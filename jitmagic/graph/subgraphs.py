@@ -56,6 +56,11 @@ class Subgraph:
     outputs: int
     dead: tuple[int, ...]
 
+    @property
+    def slots(self) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+        """Return (inputs, outputs, dead), which a chain of executables needs too."""
+        return self.inputs, self.outputs, self.dead
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
