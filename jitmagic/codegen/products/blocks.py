@@ -56,14 +56,13 @@ def _statements(kernel: Structure, products: Sequence[Product]) -> Iterator[Stat
         m, n, k = product.m, product.n, product.k
         sums = f"sums{number}"
         yield Scratch(sums, product.total.dtype, times(expr_of(m.extent), n.extent))
-        steps = a_steps(product) if rows is None else rows[1:]
-        a = Group((start_of(*_place(product.a)), *steps) if rows is None else rows)
+        left = (start_of(*_place(product.a)), *a_steps(product)) if rows is None else rows
         b = Group((start_of(*_place(product.b)), *b_steps(product)))
         target = Pointer(sums, expr_of(0)), n.extent
-        args = (m.extent, n.extent, k.extent, a, b, *target, "jm::NoEpilogue{}")
+        args = (m.extent, n.extent, k.extent, Group(left), b, *target, "jm::NoEpilogue{}")
         # A chain of static sizes takes tiles for few rows too.
         takes_tiles = len(products) > 1 and not isinstance(m.extent, Size)
-        way = "jm::Way::Swapped" if takes_tiles else way_of(product, steps)
+        way = "jm::Way::Swapped" if takes_tiles else way_of(product, left[1:])
         yield Call("gemm", args, "gemm", (way,))
         if after is not None:
             stores: Body = (Store(sums, _position(m, n), after.a),)
