@@ -385,7 +385,7 @@ def _compile_again() -> None:
 Changes.notify = staticmethod(_compile_again)
 
 
-_questions: list[str] = []  # of other ranks, for this one's status
+_questions: list[str] = []  # of other ranks, for this one's status or explanation
 
 
 def _note_question(notes: Board, rank: int, question: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ..frame.agreement.identity import frame_name
+from ..frame.agreement.identity import frame_name, frames_named
 from ..frame.handle import Handle, all_handles
 from ..late import load
 from ..lazy_dataclass import dataclass
@@ -38,8 +38,10 @@ class RanksReport:
 
 def status_of_all_ranks() -> Status | RanksReport:
     """Ask every rank for its status; in a program of one process, return its own."""
+    if board() is not None:
+        return _ask("")
     own: Status = status()
-    return own if board() is None else _ask("")
+    return own
 
 
 def explanation_of_all_ranks(handle: Handle) -> RanksReport:
@@ -54,29 +56,24 @@ def _ask(frame: str) -> RanksReport:
         return RanksReport({0: _report(frame)})
     question = f"{notes.rank}-{time.monotonic_ns()}-{frame}"
     notes.post(_TOPIC, question)
-    ranks = {notes.rank: _report(frame)}
+    reply(notes, question)
     ends = time.monotonic() + _PATIENCE
-    while len(ranks) < notes.size and time.monotonic() < ends:
-        for rank in set(range(notes.size)) - ranks.keys():
-            if (answer := notes.take(_key(question, rank))) is not None:
-                ranks[rank] = answer.decode()
-        time.sleep(0.02)
-    return RanksReport({rank: ranks.get(rank) for rank in range(notes.size)})
+    answers = [notes.awaited(_key(question, rank), ends) for rank in range(notes.size)]
+    texts = [None if answer is None else answer.decode() for answer in answers]
+    return RanksReport(dict(enumerate(texts)))
 
 
 def _report(frame: str) -> str:
     if not frame:
         return str(status())
-    for handle in all_handles():
-        is_it = handle.is_root and handle.original.is_alive
-        if is_it and frame_name(handle.original) == frame:
-            made = load("diagnostics.explanation.explain").explain_records(handle, handle.label)
-            return str(made)
-    return "has not tagged it"
+    handle = next((one for one in frames_named(frame, all_handles()) if one.is_root), None)
+    if handle is None:
+        return "has not tagged it"
+    return str(load("diagnostics.explanation.explain").explain_records(handle, handle.label))
 
 
 def reply(notes: Board, question: str) -> None:
-    """Answer the question of another rank."""
+    """Answer a question, this rank's own too."""
     frame = question.rpartition("-")[2]
     notes.put(_key(question, notes.rank), _report(frame).encode())
 

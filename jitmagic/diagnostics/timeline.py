@@ -195,13 +195,11 @@ def _gathered(notes: Board, own: RankTimeline) -> tuple[RankTimeline, ...]:
     ends = time.monotonic() + _PATIENCE
     found = []
     for rank in range(notes.size):
-        while (sent := notes.take(f"{place}/{rank}")) is None:
-            if time.monotonic() > ends:
-                raise JitmagicError(
-                    f"rank {rank} sent no timeline within {_PATIENCE:.0f} s\n"
-                    "  hint: with all_ranks=True every rank calls jitmagic.timeline(fn)(*args)"
-                )
-            time.sleep(0.01)
+        if (sent := notes.awaited(f"{place}/{rank}", ends)) is None:
+            raise JitmagicError(
+                f"rank {rank} sent no timeline within {_PATIENCE:.0f} s\n"
+                "  hint: with all_ranks=True every rank calls jitmagic.timeline(fn)(*args)"
+            )
         seconds, *spans = json.loads(sent.decode())
         compute, communication = (tuple(Span(*one) for one in row) for row in spans)
         found.append(RankTimeline(rank, seconds, compute, communication))

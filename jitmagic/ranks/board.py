@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ __all__ = ["Board", "Note", "board", "listen", "on_tick", "poll", "watch"]
 
 _PREFIX = "jitmagic"
 _PAUSE = 0.2  # seconds between two looks at the board
+_LOOK = 0.02  # seconds between two looks for a value that a rank waits for
 _PATIENCE = timedelta(seconds=5)  # for an answer of the store, which the end of a program waits for
 _SHARE = 64  # ranks: with more of them each looks less often, as one process serves all
 
@@ -77,6 +79,12 @@ class Board:
         if not self.store.check([key := f"{_PREFIX}/value/{name}"]):
             return None
         return bytes(self.store.get(key))
+
+    def awaited(self, name: str, ends: float) -> bytes | None:
+        """Return a value once a rank has set it; None if none has by `ends` (time.monotonic())."""
+        while (value := self.take(name)) is None and time.monotonic() < ends:
+            time.sleep(_LOOK)
+        return value
 
 
 _lock = threading.RLock()

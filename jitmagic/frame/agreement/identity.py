@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from ...guards.check import is_number
 from ...guards.constants import is_constant
 from ...guards.guard import Guard, TensorMatch, ValueEquals
 from ...guards.source import describe
+from ...protocols import Protocol
 from ..original import Original
 
-__all__ = ["frame_name", "variant_name"]
+__all__ = ["frame_name", "frames_named", "variant_name"]
+
+
+class _Frame(Protocol):
+    """A handle, as far as this module knows it."""
+
+    original: Original
+
+
+Frame = TypeVar("Frame", bound=_Frame)
 
 
 def frame_name(original: Original) -> str:
     """Return the name of a frame."""
     code = original.code
     return _hash(original.qualname, code.co_code.hex(), code.co_names, code.co_firstlineno)
+
+
+def frames_named(name: str, frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Yield those of the frames that have this name and are alive."""
+    for frame in frames:
+        if frame.original.is_alive and frame_name(frame.original) == name:
+            yield frame
 
 
 def variant_name(original: Original, guards: Iterable[Guard]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from ...protocols import Protocol
 from ...ranks.board import Board, board, listen, on_tick
 from ..original import Original
-from .identity import frame_name
+from .identity import frame_name, frames_named
 
 __all__ = ["follow_limits", "post_limit"]
 
@@ -57,8 +57,7 @@ def follow_limits(frames: Callable[[], Iterable[_Frame]]) -> None:
     def tick(notes: Board) -> None:
         while _posted:
             name, passed = _posted.pop(0)
-            for frame in frames():
-                if frame.original.is_alive and frame_name(frame.original) == name:
-                    frame.follow_limit(passed)
+            for frame in frames_named(name, frames()):
+                frame.follow_limit(passed)
 
     on_tick(tick)

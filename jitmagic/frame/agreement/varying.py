@@ -23,7 +23,7 @@ from ...ranks.board import Board, board, listen, on_tick, poll, watch
 from ...ranks.waits import report_waits
 from ..handle import Handle, all_handles
 from ..native import Entry
-from .identity import frame_name
+from .identity import frame_name, frames_named
 from .limits import follow_limits
 
 __all__ = ["agree", "forget"]
@@ -124,9 +124,8 @@ def _tick(notes: Board) -> None:
     """
     while _changed:
         name = _changed.pop()
-        for handle in all_handles():
-            if handle.original.is_alive and frame_name(handle.original) == name:
-                _compile_again(handle, _agreed.get(name, _Varying()))
+        for handle in frames_named(name, all_handles()):
+            _compile_again(handle, _agreed.get(name, _Varying()))
 
 
 listen(_TOPIC, _receive)
