@@ -151,10 +151,7 @@ class Row:
         ]
 
 
-HEADS = (
-    *("parallel", "system", "first loss", "last loss", "step", "tokens/s", "memory", "start"),
-    "hidden",
-)
+HEADS = "parallel, system, first loss, last loss, step, tokens/s, memory, start, hidden".split(", ")
 
 
 def batches(size: Size, number: int, seed: int) -> list[Tensor]:
