@@ -190,6 +190,11 @@ class LinearValues:
             case Compute("truediv", (a, b)) if self.style.divisors and _is_count(b):
                 pair = self.reach(a, depth), self.divisor(b, depth)
                 return Compute("truediv", pair, node.dtype)
+            case Compute("philox", (seed, number, IndexValue(expr, wide), *counts), dtype):
+                # The printer asks the place itself which lanes share a draw.
+                place = IndexValue(self.offset(expr, depth), wide)
+                state = self.reach(seed, depth), self.reach(number, depth)
+                return Compute("philox", (*state, place, *counts), dtype)
             case Compute(op=op, args=args, dtype=dtype):
                 below = self.lanes_below(node, depth) if self.style.lane_bounds else None
                 if below is not None:

@@ -113,6 +113,22 @@ def test_four_numbers_at_a_time():
     assert "philox_bits(" not in odd, "places of a flat tile follow each other"
 
 
+def test_two_draws_of_one_place():
+    """Two dropouts that one kernel computes have the place of their elements in common."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y, first = aten.native_dropout(x, 0.3, True)
+        _, second = aten.native_dropout(x * 2, 0.3, True)
+        return y + x, first, second
+
+    x = torch.randn(64, 256)
+    plan, source = compiled(program, x)
+    assert source.text.count("philox_run(") == 3, "the helper, and one for each"
+    (_, first, second), _ = run_interpreted(source, on_cpu(plan), [x])
+    assert torch.equal(first, drawn(x, 0.3))
+    assert torch.equal(second, drawn(x, 0.3)), "the test's state of the generator stays the same"
+
+
 KEPT = {
     "in double": (torch.randn(64, dtype=torch.float64), 0.5, True),
     "of an odd number": (torch.randn(9), 0.5, True),

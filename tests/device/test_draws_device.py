@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -105,11 +107,15 @@ def test_kernels_draw_without_atens_dropout() -> None:
 
 
 def test_an_operand_in_the_midst_of_memory_is_dropped_as_by_eager() -> None:
+    """By eager, which is said: which thread of ATen draws for an element depends on it."""
     found = []
     for call in (lambda x: F.dropout(x, 0.5) * 2, jitmagic.jit(lambda x: F.dropout(x, 0.5) * 2)):
         torch.cuda.manual_seed(3)
         memory = torch.ones(4097, device="cuda")
-        found.append([call(memory[begin : begin + 4096]) for begin in (0, 0, 1, 0)])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            found.append([call(memory[begin : begin + 4096]) for begin in (0, 0, 1, 0)])
+    assert "not at a multiple of 16 bytes" in str(seen[-1].message)
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -119,7 +125,8 @@ def test_a_capture_of_the_user_is_replayed_with_new_numbers() -> None:
     x = torch.ones(4096, device="cuda")
     compiled(x)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    said = pytest.warns(jitmagic.FallbackWarning, match="capture a function compiled with")
+    with torch.cuda.graph(graph), said:
         result = compiled(x)
     masks = []
     for _ in range(2):
