@@ -184,10 +184,10 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
 
 def _check_cast(node: Node, value: object) -> None:
     """Check that autocast chose the dtype that the trace found on other tensors."""
-    spec = node.meta.get("spec")
-    if isinstance(value, Traced) and isinstance(spec, TensorSpec) and value.dtype is not spec.dtype:
-        wrong = TypeError(f"its result is {value.dtype}, the trace has {spec.dtype}")
-        raise _failed(node, wrong)
+    match value, node.meta.get("spec"):
+        case torch.Tensor(dtype=found), TensorSpec(dtype=wanted) if found is not wanted:
+            wrong = TypeError(f"its result is {found}, the trace has {wanted}")
+            raise _failed(node, wrong)
 
 
 def _check_spec(node: Node, spec: object, value: object) -> None:

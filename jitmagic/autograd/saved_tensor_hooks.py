@@ -48,7 +48,7 @@ class SavedTensorHooks:
         """Pack a tensor with its version, as hooks disable autograd's own check, and with the
         checkpointed region whose backward reads it.
         """
-        inner = inner_tensors(tensor) if is_wrapper(tensor) else [tensor]
+        inner = inner_tensors(tensor)
         versions = [(one, one.counter.writes) for one in inner if isinstance(one, Traced)]
         return tensor, versions, self._mode.recorder.region
 

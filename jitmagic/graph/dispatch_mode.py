@@ -15,8 +15,9 @@ import torch
 from ..compat.modes import PythonDispatcher, TorchDispatchMode
 from ..compat.tensors import make_wrapper
 from ..torch_types import Kwargs, OpOverload
+from .wrappers.wrapping import holds_wrapper
 
-__all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
+__all__ = ["DispatchMode", "InnerCallMode", "by_python_dispatcher", "dataless"]
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -73,3 +74,20 @@ class DispatchMode(TorchDispatchMode):
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         """Return the result of an ATen call."""
         return op(*args, **kwargs)
+
+
+class InnerCallMode(DispatchMode):
+    """A mode that gets the calls of wrapper subclasses on their inner tensors, in place of those on
+    the wrappers.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: Kwargs | None = None,
+    ) -> object:
+        if holds_wrapper(types):
+            return NotImplemented
+        return self.run_operator(func, args, kwargs or {})

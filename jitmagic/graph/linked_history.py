@@ -13,23 +13,34 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
+from .wrappers.wrapping import Layout, is_wrapper, sizes_of_wrapper
+
 __all__ = ["history_of", "link_history"]
 
 
 class _Like(NamedTuple):
-    """The properties of a tensor to create."""
+    """The properties of a tensor to create, and of those inside if it is a wrapper."""
 
-    shape: torch.Size
-    stride: tuple[int, ...]
+    shape: Sequence[Any]
+    stride: Sequence[Any]
     dtype: torch.dtype
     requires_grad: bool
+    layout: Layout | None = None
+    inner: tuple[_Like, ...] = ()
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Like:
-        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+        if not is_wrapper(tensor):
+            return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+        layout = Layout.of(tensor)
+        inner = tuple(map(cls.of, layout.inner(tensor)))
+        return cls(*sizes_of_wrapper(tensor), tensor.dtype, tensor.requires_grad, layout, inner)
 
     def make(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        if self.layout is None:
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        inner = [one.make() for one in self.inner]
+        return self.layout.around(inner, self.shape, self.stride).requires_grad_(False)
 
 
 class _Link(torch.autograd.Function):

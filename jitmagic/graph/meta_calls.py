@@ -112,9 +112,11 @@ def _run(call: MetaCall) -> None:
     """Run with the casts of autocast, else without; note which arguments are written to."""
     modes, placed = call.modes, call.placement
     before, storages = [tensor._version for tensor in call.tensors], call.storages
+    # Collectives and changes of placement compute nothing that autocast would cast.
+    autocast = OFF if is_library_call(call.target) else modes.autocast
     with allowing_data_sizes(modes.fresh_size) as call.sizes:
         call.value = cast_result(
-            modes.autocast, modes.casts, call.target, call.args, call.kwargs, call.device_of,
+            autocast, modes.casts, call.target, call.args, call.kwargs, call.device_of,
             modes.grad, modes.line,
         )  # fmt: skip
         call.is_cast = call.value is not None
@@ -144,13 +146,6 @@ def _copy_moved(call: MetaCall) -> None:
     value = call.value
     if call.placement.moves and isinstance(value, torch.Tensor) and id(value) in call.devices:
         call.value = run_on_meta("clone", (value,), {}, call.modes.grad)
-
-
-def _refuse_cast(call: MetaCall) -> None:
-    # Collectives and changes of placement compute nothing that autocast would cast.
-    computes = call.inner is not None and not is_library_call(call.target)
-    if computes and call.modes.autocast != OFF:
-        raise NotFollowed("a tensor subclass is used under autocast")
 
 
 def _refuse_layout(call: MetaCall) -> None:
@@ -191,7 +186,6 @@ def _check_dtypes(call: MetaCall) -> None:
 
 _STEPS: Rules[None] = Rules(
     _check_before,  # first: running such a call would end the process
-    _refuse_cast,
     _run,
     _refuse_layouts,  # the next ones ask for the memory of the result
     _copy_moved,

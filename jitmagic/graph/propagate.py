@@ -10,7 +10,7 @@ grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import BuiltinFunctionType
@@ -30,7 +30,7 @@ from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Attribution, LineOfSizes, Silence, call_from
-from .dispatch_mode import DispatchMode
+from .dispatch_mode import DispatchMode, InnerCallMode
 from .distributed.objects import makes_async, mark_async, runs_at_once
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
@@ -47,7 +47,7 @@ from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .target_names import Target, call_name, target_name
 from .targets.control_flow import has_graphs
-from .wrappers.wrapping import NotFollowed, holds_wrapper
+from .wrappers.wrapping import NotFollowed
 
 if TYPE_CHECKING:
     from .distributed.sharding import placements_of_symbols
@@ -300,7 +300,7 @@ def _retry_with_ints(target: Target, args: object) -> None:
         raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
-class _Shapes(DispatchMode):
+class _Shapes(InnerCallMode):
     """Asks `_RULES` for the result of each ATen call, and notes the storages written to."""
 
     def __init__(self) -> None:
@@ -309,17 +309,6 @@ class _Shapes(DispatchMode):
         self.fresh: NewSize | None = None
         self.names_devices = False  # True while a whole graph runs, whose calls name real devices
         self.inner: list[InnerCall] | None = None  # calls of wrappers, while those are noted
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Collection[type],
-        args: tuple[object, ...] = (),
-        kwargs: Kwargs | None = None,
-    ) -> object:
-        if holds_wrapper(types):
-            return NotImplemented
-        return self.run_operator(func, args, kwargs or {})
 
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         if self.inner is not None:

@@ -35,6 +35,20 @@ def _columns_rows(tag: Tag, world: World) -> Any:
     return trained(tag(model), [_same(count) for count in (4, 6, 5)], optimizer.step)
 
 
+@program("columns and rows under autocast", graphs=2, changing=True, rtol=2e-2, atol=1e-2)
+def _columns_rows_cast(tag: Tag, world: World) -> Any:
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    net = parallelize_module(Net(), world.mesh, plan)
+    model, answers = tag(net), []
+    for count in (4, 6, 5):
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(_same(count)).square().mean()
+        loss.float().backward()
+        answers += [local(loss), gradients(net)]
+    return answers
+
+
 class Normed(nn.Module):
     """A layer norm, and a block after it."""
 

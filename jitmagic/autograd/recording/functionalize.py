@@ -9,7 +9,7 @@ runs as eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -23,7 +23,7 @@ from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
 from ...compat.operators import has_kernel
 from ...errors import CompileFailed, ExtensionFailed, warn
 from ...extend.operator_rows import DECOMPOSITIONS, RegisteredDecomposition, row_of
-from ...graph.dispatch_mode import DispatchMode
+from ...graph.dispatch_mode import InnerCallMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign, overloads_of
 from ...graph.operators.kernel_refusals import check_dtypes
@@ -33,7 +33,6 @@ from ...graph.symbolic.number_ranges import READS_NUMBER
 from ...graph.targets.attention_operators import FLEX_OPERATORS
 from ...graph.targets.recomputed import Policy, Recomputed
 from ...graph.triton.launches import launch_of
-from ...graph.wrappers.wrapping import holds_wrapper
 from ...spec import TensorSpec
 from ...torch_types import Kwargs, OpOverload, Values
 from ..decompose import TABLE
@@ -54,7 +53,7 @@ __all__ = ["Functionalizer"]
 aten = torch.ops.aten
 
 
-class Functionalizer(DispatchMode):
+class Functionalizer(InnerCallMode):
     """Sees every ATen call of the trace, below autograd, and records it through `recorder`."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -114,27 +113,19 @@ class Functionalizer(DispatchMode):
         cell.base = traced
         return traced
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Collection[type],
-        args: Values = (),
-        kwargs: Kwargs | None = None,
-    ) -> object:
-        if holds_wrapper(types):
-            return NotImplemented
-        call = AtenCall(func, args, kwargs or {})
+    def run_operator(self, op: OpOverload, args: Values, kwargs: Kwargs) -> object:
+        call = AtenCall(op, args, kwargs)
         if "generator" in call.kwargs:
             if call.kwargs["generator"] is not None:
                 raise CompileFailed("a user-created random generator")
             # Recorded calls draw from the default generator: `generator=None` has its own overload.
-            call = replace(call, op=without_generator(func))
+            call = replace(call, op=without_generator(op))
         # Errors and lines are attributed to the operation whose formula runs.
         if self.in_backward:
             node = current_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
-            self.recorder.tangents = self._tangents_of(node, func)
+            self.recorder.tangents = self._tangents_of(node, op)
             _check_numbers(call)
             call = _as_plain_tensor_formula(node, call)
         return self._recorded(None if self.in_backward else self.recorder.region, call)

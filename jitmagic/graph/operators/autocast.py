@@ -25,13 +25,14 @@ from ...lazy_dataclass import dataclass, field
 from ...operators.operation import takes_device
 from ...torch_types import Kwargs, OpOverload
 from ..autocast_mode import OFF, Autocast, autocast_as, read_autocast
-from ..dispatch_mode import DispatchMode, dataless
+from ..dispatch_mode import DispatchMode, InnerCallMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
 from ..nested import frozen, map_leaves, map_tensors
 from ..node_meta import tensors_in
 from ..propagate import EagerRaises, call_on_meta, is_view_in_place
 from ..target_names import Target
+from ..wrappers.wrapping import Layout, inner_tensors, is_wrapper, sizes_of_wrapper
 from .kernel_refusals import check_dtypes
 from .strictness import check_as_kernels_do
 
@@ -175,18 +176,27 @@ class _IgnoreWrites(DispatchMode):
         return args[0]
 
 
-def _shown_like(value: torch.Tensor, device: torch.device) -> _DeviceTensor:
+def _shown_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on `device` without history. A wrapper is rebuilt around such tensors."""
+    if not is_wrapper(value):
+        return _DeviceTensor.make(value.detach(), device, False)
+    layout = Layout.of(value)
+    inner = [_shown_on(part, device) for part in layout.inner(value)]
+    return layout.around(inner, *sizes_of_wrapper(value)).requires_grad_(False)
+
+
+def _shown_like(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on `device` that is a leaf of the autograd graph iff `value` is one."""
+    shown = _shown_on(value, device)
     if value.is_leaf:
-        return _DeviceTensor.make(value.data, device, value.requires_grad)
-    shown = _DeviceTensor.make(value.data, device, False)
+        return shown.requires_grad_(value.requires_grad)
     leaf = torch.empty((), device=META, requires_grad=True)
     with torch.enable_grad(), _IgnoreWrites():
         shown.add_(leaf)
     return shown
 
 
-class _CallRecorder(DispatchMode):
+class _CallRecorder(InnerCallMode):
     """Runs every ATen call on the held meta tensors and records it."""
 
     def __init__(self, seen: _RecordedRun) -> None:
@@ -257,6 +267,8 @@ def cast_result(
         return None
     on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
+        if any(map(is_wrapper, tensors)):  # sampled tensors are plain
+            raise on.error
         sampled = _sampled_cast(mode, target, (args, kwargs), device_of, grad, on.error)
         if sampled is not None:
             kept.note_all(mode, tensors, device_of, grad)
@@ -320,7 +332,7 @@ def _watch(
 ) -> _RecordedRun:
     """Run the call under `mode` on fresh tensors and record its ATen calls."""
     seen = _RecordedRun()
-    shown: dict[int, _DeviceTensor] = {}
+    shown: dict[int, torch.Tensor] = {}
 
     def show(value: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -342,8 +354,8 @@ def _watch(
 
 
 def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-    taken = set(map(storage_under, inputs))
-    for result in results:
+    taken = {storage_under(part) for tensor in inputs for part in inner_tensors(tensor)}
+    for result in (part for tensor in results for part in inner_tensors(tensor)):
         if not isinstance(result, _DeviceTensor):
             raise EagerRaises(RuntimeError("it makes a tensor from Python data under autocast"))
         storage = storage_under(result.held)

@@ -73,10 +73,14 @@ def is_wrapper(value: object) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[torch.Tensor]:
-    """Return the plain tensors inside a wrapper, in order; those of nested wrappers too."""
+    """Return the plain tensors inside a wrapper, in order; those of nested wrappers too. Those of a
+    plain tensor are itself.
+    """
+    if not is_wrapper(tensor):
+        return [tensor]
     found: list[torch.Tensor] = []
     for inner in Layout.of(tensor).inner(tensor):
-        found += inner_tensors(inner) if is_wrapper(inner) else [inner]
+        found += inner_tensors(inner)
     return found
 
 

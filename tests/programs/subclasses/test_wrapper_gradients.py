@@ -48,6 +48,37 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
 }
 
 
+def casting(program: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the program under autocast to bfloat16."""
+    return torch.autocast("cpu", torch.bfloat16)(program)
+
+
+@torch.autocast("cpu", torch.bfloat16)
+def cast_and_not(x: Tensor, w: Tensor) -> Tensor:
+    """Use a leaf under autocast and outside of it."""
+    with torch.autocast("cpu", enabled=False):
+        z = x @ w
+    return (x @ w).float() + z
+
+
+PROGRAMS |= {
+    "autocast, a product": (casting(lambda x, w: x @ w), lambda n: (leaf(4, 4), leaf(4, 4))),
+    "autocast, products of plain and wrapped": (
+        casting(lambda x, w, b: F.linear(x, w, b).relu()),
+        lambda n: (torch.randn(3, 4), leaf(5, 4), leaf(5)),
+    ),
+    "autocast, kept in float32": (
+        casting(lambda x, w: (x @ w).softmax(-1).sum()),
+        lambda n: (leaf(4, 4), two(4, 4)),
+    ),
+    "autocast, not cast": (casting(lambda x: x * 2 + 1), one),
+    "autocast, a non-leaf": (casting(lambda x, w: x @ w), lambda n: (leaf(4, 4) * 1, two(4, 4))),
+    "autocast, bfloat16 comes in": (casting(lambda x: x @ x), lambda n: (two(4, 4).bfloat16(),)),
+    "autocast, without gradients": (torch.no_grad()(casting(lambda x: x @ x)), one),
+    "autocast, on and off": (cast_and_not, lambda n: (leaf(4, 4), leaf(4, 4))),
+}
+
+
 @covered(program=PROGRAMS, backend=BACKENDS)
 def test_gradients_of_wrappers_are_eagers(program: str, backend: str) -> None:
     check(*PROGRAMS[program], backend)
@@ -134,11 +165,6 @@ REFUSED = {
         lambda x: x * 2,
         lambda n: (scaled(3, 4).requires_grad_(),),
         "a Traced with other metadata than in the compiled graph",
-    ),
-    "autocast": (
-        torch.autocast("cpu", torch.bfloat16)(lambda x: x @ x),
-        lambda n: (two(4, 4),),
-        "used under autocast",
     ),
     "vmap": (
         lambda x: torch.vmap(torch.sin)(x),
