@@ -122,6 +122,39 @@ def test_stages_after_the_trace_run_on_another_thread() -> None:
     )
 
 
+class Layer(nn.Module):
+    """A layer that is tagged by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).tanh() + x
+
+
+@pytest.mark.usefixtures("costly")
+def test_layers_that_are_tagged_one_by_one_count_together(gate: threading.Event) -> None:
+    """The first of them compiles once all were called as often as a compile takes to pay, and the
+    others do when it is done.
+    """
+    layers = [Layer() for _ in range(4)]
+    for layer in layers:
+        jitmagic.jit(layer, options=AUTO)
+    for layer in layers:
+        layer(torch.randn(2, 4))
+    begun = [layer for layer in layers if handle_of(layer).building is not None]
+    assert begun == layers[3:], "the first call warms up, two are counted"
+    for layer in layers[:3] * 5:
+        layer(torch.randn(2, 4))
+    assert [handle_of(layer).building for layer in layers[:3]] == [None] * 3
+    gate.set()
+    assert handle_of(layers[3]).building.wait(60)
+    for layer in layers * 5:
+        layer(torch.randn(2, 4))
+    assert all(variants(layer) or handle_of(layer).building for layer in layers)
+
+
 @pytest.mark.usefixtures("costly")
 def test_without_a_free_processor_a_call_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pay_back, "has_free_processor", has_free_processor)
