@@ -8,7 +8,7 @@ import random
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,30 +27,6 @@ from tests.processes import run_forked
 
 AUTO = {"background": "auto", "keep": "faster"}
 _numbers = random.Random(os.urandom(8))
-
-
-@pytest.fixture
-def costly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any compile would be noticed, and pays after two calls."""
-    monkeypatch.setattr(pay_back, "_UNNOTICEABLY", pay_back.Terms(affordable=0.0))
-    monkeypatch.setattr(pay_back._Evidence, "pays", property(lambda one: one.calls >= 2))
-    monkeypatch.setattr(pay_back, "has_free_processor", lambda values: True)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Compiles in the background wait until it is set."""
-    event, joint = threading.Event(), pipeline.trace_joint
-
-    def waits(*args: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread():
-            event.wait(60)
-        return joint(*args)
-
-    monkeypatch.setattr(pipeline, "trace_joint", waits)
-    yield event
-    event.set()
-    assert jitmagic.wait(120)
 
 
 def calls_until_building(tagged: Callable[..., Any], *sizes: int, **options: Any) -> None:
@@ -120,39 +96,6 @@ def test_stages_after_the_trace_run_on_another_thread() -> None:
         torch.autograd.grad(result.sum(), list(net.parameters())),
         torch.autograd.grad(plain.sum(), list(net.parameters())),
     )
-
-
-class Layer(nn.Module):
-    """A layer that is tagged by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x).tanh() + x
-
-
-@pytest.mark.usefixtures("costly")
-def test_layers_that_are_tagged_one_by_one_count_together(gate: threading.Event) -> None:
-    """The first of them compiles once all were called as often as a compile takes to pay, and the
-    others do when it is done.
-    """
-    layers = [Layer() for _ in range(4)]
-    for layer in layers:
-        jitmagic.jit(layer, options=AUTO)
-    for layer in layers:
-        layer(torch.randn(2, 4))
-    begun = [layer for layer in layers if handle_of(layer).building is not None]
-    assert begun == layers[3:], "the first call warms up, two are counted"
-    for layer in layers[:3] * 5:
-        layer(torch.randn(2, 4))
-    assert [handle_of(layer).building for layer in layers[:3]] == [None] * 3
-    gate.set()
-    assert handle_of(layers[3]).building.wait(60)
-    for layer in layers * 5:
-        layer(torch.randn(2, 4))
-    assert all(variants(layer) or handle_of(layer).building for layer in layers)
 
 
 @pytest.mark.usefixtures("costly")
