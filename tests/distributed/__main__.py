@@ -9,7 +9,8 @@ from pathlib import Path
 from .corpus import load
 from .runner import Outcome, run_all
 
-SYSTEMS = ("jitmagic", "torch", "mixed")  # mixed: jitmagic on rank 0, eager on the other
+# mixed: jitmagic on rank 0, eager on the other; autocast: jitmagic, under autocast to bfloat16
+SYSTEMS = ("jitmagic", "torch", "mixed", "autocast")
 
 
 def _arguments() -> argparse.Namespace:

@@ -69,6 +69,16 @@ def test_rank_that_runs_as_eager_fits_one_that_is_compiled() -> None:
             assert not outcome.reordered, (outcome.title, outcome.reordered)
 
 
+@pytest.mark.skipif(not torch.__version__.startswith(STATED_FOR), reason="counts differ by torch")
+def test_tensor_parallel_programs_have_the_same_graphs_under_autocast() -> None:
+    """All programs: python -m tests.distributed --system autocast."""
+    titles = [p.title for p in PROGRAMS.values() if p.run.__module__.endswith("tensor_parallel")]
+    for outcome in run_all(titles, "autocast"):
+        program = PROGRAMS[outcome.title]
+        assert not outcome.wrong, outcome.wrong
+        assert (outcome.graphs, outcome.breaks) == (program.graphs, program.breaks), outcome.title
+
+
 def test_corpus_has_forty_programs_and_half_of_them_change_sizes() -> None:
     assert len(PROGRAMS) >= 40
     assert 2 * sum(program.changing for program in PROGRAMS.values()) >= len(PROGRAMS)

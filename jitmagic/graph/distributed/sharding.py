@@ -24,6 +24,7 @@ from ...compat.distributed import (
     sizes_of_placed,
     uses_placements,
 )
+from ...compat.modes import without_dispatch_modes
 from ...torch_types import AnyFunction, OpOverload
 
 __all__ = ["Infer", "placements_of_symbols"]
@@ -110,7 +111,8 @@ def _is_symbolic(value: Any) -> bool:
 
 def _global_sizes(infer: Infer, schema: Any) -> Any:
     """Return the sizes of the results as if no tensor were divided."""
-    args, kwargs = _undivided(tuple(schema.args_schema)), _undivided(schema.kwargs_schema)
+    with without_dispatch_modes():  # one of those shows meta tensors as being on other devices
+        args, kwargs = _undivided(tuple(schema.args_schema)), _undivided(schema.kwargs_schema)
     made = infer(schema.op, args, kwargs)
     return type(made)(map(_sizes, made)) if isinstance(made, tuple | list) else _sizes(made)
 

@@ -176,18 +176,26 @@ class _IgnoreWrites(DispatchMode):
         return args[0]
 
 
-def _shown_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor on `device` without history. A wrapper is rebuilt around such tensors."""
+def _shown_on(value: torch.Tensor, device: torch.device, inside: bool) -> torch.Tensor:
+    """Return a tensor on `device` without history. A wrapper is rebuilt around such tensors if they
+    are shown `inside`.
+    """
     if not is_wrapper(value):
         return _DeviceTensor.make(value.detach(), device, False)
+    if not inside:
+        return _DeviceTensor.make(
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META),
+            device,
+            False,
+        )
     layout = Layout.of(value)
-    inner = [_shown_on(part, device) for part in layout.inner(value)]
+    inner = [_shown_on(part, device, inside) for part in layout.inner(value)]
     return layout.around(inner, *sizes_of_wrapper(value)).requires_grad_(False)
 
 
-def _shown_like(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _shown_like(value: torch.Tensor, device: torch.device, inside: bool) -> torch.Tensor:
     """Return a tensor on `device` that is a leaf of the autograd graph iff `value` is one."""
-    shown = _shown_on(value, device)
+    shown = _shown_on(value, device, inside)
     if value.is_leaf:
         return shown.requires_grad_(value.requires_grad)
     leaf = torch.empty((), device=META, requires_grad=True)
@@ -208,9 +216,10 @@ class _CallRecorder(InnerCallMode):
     ) -> object:
         named = dict(kwargs)
         shown = [t for t in tensors_in((args, named)) if isinstance(t, _DeviceTensor)]
-        asked = named.get("device")
+        placed = (each for each in args if isinstance(each, torch.device))  # of aten.to.device
+        asked = next(placed, named.get("device"))
         device = torch.device(asked) if asked is not None else _device_of(shown)
-        if asked is not None or (not shown and takes_device(op)):
+        if named.get("device") is not None or (not shown and takes_device(op)):
             named["device"] = META
         positional, named = map_leaves((args, dict(sorted(named.items()))), _held)
         self.seen.calls.append((op, frozen((positional, named), _described)))
@@ -233,6 +242,8 @@ def _device_of(shown: list[_DeviceTensor]) -> torch.device:
 def _held(value: object) -> object:
     if isinstance(value, _DeviceTensor):
         return value.held
+    if isinstance(value, torch.device):
+        return META
     if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
         return value.to(META) if value.dim() and not value.is_meta else value
     return value
@@ -265,9 +276,13 @@ def cast_result(
     tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
     if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
         return None
-    on = _watch(mode, target, args, kwargs, device_of, grad, line)
+    # Plain tensors in place of wrappers tell whether these are cast. The wrappers' own code runs
+    # once: the mask of a divided embedding is kept from there to the reduction after it.
+    is_wrapped = any(map(is_wrapper, tensors))
+    line_of_first = None if is_wrapped else line
+    on = _watch(mode, target, args, kwargs, device_of, grad, line_of_first)
     if on.error is not None:
-        if any(map(is_wrapper, tensors)):  # sampled tensors are plain
+        if is_wrapped:  # sampled tensors are plain
             raise on.error
         sampled = _sampled_cast(mode, target, (args, kwargs), device_of, grad, on.error)
         if sampled is not None:
@@ -277,12 +292,14 @@ def cast_result(
     off = _watch(OFF, target, args, kwargs, device_of, grad, None)
     if off.error is None and on.calls == off.calls:
         return None
-    if on.written:
-        raise EagerRaises(RuntimeError("it writes in place under autocast"))
+    if is_wrapped:
+        on = _watch(mode, target, args, kwargs, device_of, grad, line, inside=True)
+        if on.error is not None:
+            raise on.error
     kept.note_all(mode, tensors, device_of, grad)
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
-    _check_fresh(results, inputs)
+    _check_fresh(results, inputs, on.written)
     with_history = iter(link_history(results, inputs))
     return map_tensors(on.result, lambda _: next(with_history))
 
@@ -329,15 +346,18 @@ def _watch(
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
     line: UserLine | None,
+    inside: bool = False,
 ) -> _RecordedRun:
-    """Run the call under `mode` on fresh tensors and record its ATen calls."""
+    """Run the call under `mode` on fresh tensors and record its ATen calls. Wrappers are plain
+    tensors in it if those `inside` of them are not asked for.
+    """
     seen = _RecordedRun()
     shown: dict[int, torch.Tensor] = {}
 
     def show(value: object) -> object:
         if isinstance(value, torch.Tensor):
             if id(value) not in shown:
-                shown[id(value)] = _shown_like(value, device_of(value))
+                shown[id(value)] = _shown_like(value, device_of(value), inside)
             return shown[id(value)]
         return value
 
@@ -353,8 +373,12 @@ def _watch(
     return seen
 
 
-def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+def _check_fresh(
+    results: list[torch.Tensor], inputs: list[torch.Tensor], written: set[int]
+) -> None:
     taken = {storage_under(part) for tensor in inputs for part in inner_tensors(tensor)}
+    if not written.isdisjoint(taken):
+        raise EagerRaises(RuntimeError("it writes in place under autocast"))
     for result in (part for tensor in results for part in inner_tensors(tensor)):
         if not isinstance(result, _DeviceTensor):
             raise EagerRaises(RuntimeError("it makes a tensor from Python data under autocast"))
