@@ -203,6 +203,7 @@ def listed_handles() -> list[Handle]:
 
 def card_of(handle: Handle) -> Card:
     """Return the card of one tagged function."""
+    handle = _acting(handle)
     chosen = handle.options.backend
     backend = (
         chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
@@ -219,6 +220,16 @@ def card_of(handle: Handle) -> Card:
         backend=backend,
         is_building=handle.building is not None,
     )
+
+
+def _acting(handle: Handle) -> Handle:
+    """Return the handle that answers the calls of a tagged function: that of the hook, if its frame
+    runs below hooks that run as eager, as those of FSDP2 do.
+    """
+    code = handle.original.code
+    called = (one for one in handle.family.members if one.original.is_alive and one.ledger.calls)
+    hooked = (one for one in called if one.original.code is code)
+    return handle if handle.ledger.calls else next(hooked, handle)
 
 
 def _state(handle: Handle) -> str:
