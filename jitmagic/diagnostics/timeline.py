@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from .words import HINT, Question, Readable, count, duration, refuse_arguments
 __all__ = ["RankTimeline", "Span", "Timeline", "timeline"]
 
 _WIDE, _ROW = 960.0, 22.0
+_LEAST = 2  # pixels from the begin of a box to that of the next
 _PATIENCE = 60.0  # seconds that another rank may be late
 _BACKENDS = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")  # prefixes of their profiler events
 _COLLECTIVES = ("c10d::", "_c10d_functional::", "jitmagic::wait")  # starts of them, and waits
@@ -245,13 +246,23 @@ def _line(one: RankTimeline) -> str:
     )
 
 
+def _drawn(spans: Sequence[Span], least: float) -> Iterator[Span]:
+    """Yield the spans, with those that begin less than `least` seconds after another in one: a
+    picture of the 1,551 kernels of a step has 1,551 boxes in 670 KB otherwise.
+    """
+    for _, near in itertools.groupby(spans, key=lambda span: span.start // least):
+        first, *others = near
+        name = f"{first.name} and {len(others)} more" if others else first.name
+        yield first._replace(name=name, end=max(span.end for span in (first, *others)))
+
+
 def _draw(drawing: Drawing, one: RankTimeline, scale: float) -> None:
     top = drawing.height + 20
     drawing.text(8, top, _line(one))
     rows = ((one.compute, COLOURS[0]), (one.communication, COLOURS[5]))
     for number, (spans, colour) in enumerate(rows):
         y = top + 8 + number * (_ROW + 3)
-        for span in spans:
+        for span in _drawn(spans, _LEAST / scale):
             length = span.end - span.start
             tooltip = f"{span.name}: {duration(length)}"
             drawing.box(8 + span.start * scale, y, length * scale, _ROW, colour, tooltip)

@@ -101,3 +101,10 @@ def test_the_picture_has_two_rows_for_each_rank() -> None:
     assert svg.count("<rect") == 3
     assert "100% of it hidden" in svg
     assert "no communication" in svg
+
+
+def test_the_picture_draws_kernels_that_are_too_near_as_one() -> None:
+    spans = [(n / 400, n / 400 + 1e-5) for n in range(4000)]
+    svg = Timeline("step", (timeline_of(spans, []),)).picture().svg
+    assert 300 < svg.count("<rect") < 600
+    assert "and 8 more" in svg
