@@ -86,7 +86,7 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self.building: PendingBuild | None = None  # while it is compiled in the background
-        self.pay_back = PayBack.of(original)
+        self.pay_back = PayBack()
         self._is_piece = isinstance(original, PieceOriginal)
         self._began_as_eager = not (root or self._is_piece)  # under the stance eager_then_compile
         self.lock = threading.RLock()
@@ -485,7 +485,7 @@ class Handle:
             self.family.members.extend(self.pieces)
             self.ledger.forget()
             self.given_up, self.building, self._retries = self._declared, None, None
-            self.pay_back = PayBack.of(self.original)
+            self.pay_back = PayBack()
             self._flat = None if self.is_root else self._flat
             self._began_as_eager = not (self.is_root or self._is_piece)
 

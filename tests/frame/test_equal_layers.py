@@ -17,12 +17,12 @@ AUTO = {"background": "auto", "keep": "faster"}
 class Layer(nn.Module):
     """A layer that is tagged by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 4)
+        self.linear = nn.Linear(4, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x).tanh() + x
+        return self.linear(x).tanh() + 1
 
 
 @pytest.mark.usefixtures("costly")
@@ -45,3 +45,14 @@ def test_layers_that_are_tagged_one_by_one_count_together(gate: threading.Event)
     for layer in layers * 5:
         layer(torch.randn(2, 4))
     assert all(handle_of(layer).ledger.added or handle_of(layer).building for layer in layers)
+
+
+@pytest.mark.usefixtures("costly")
+def test_layers_of_other_sizes_count_alone() -> None:
+    layers = [jitmagic.jit(Layer(width), options=AUTO) for width in range(4, 8)]
+    for layer in layers:
+        layer(torch.randn(2, 4))
+    assert [handle_of(layer).building for layer in layers] == [None] * 4
+    for _ in range(3):
+        layers[0](torch.randn(2, 4))
+    assert [handle_of(layer).building is not None for layer in layers] == [True, *[False] * 3]

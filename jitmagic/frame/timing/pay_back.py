@@ -1,6 +1,6 @@
 """Decides for calls that fit no variant whether a compile pays, and when.
 
-Input: the calls of one handle, and of others of the same code, that were not compiled: their time
+Input: the calls of one handle, and of others for equal modules, that were not compiled: their time
 and their number of autograd nodes. Output: the `Terms` of the next compile, or None for a call that
 runs as eager. What is expected to take less than half a second is compiled at the first call. The
 rest runs as eager until what a compile is likely to save in the calls to come is more than it
@@ -118,8 +118,8 @@ class _Evidence:
 
 
 @dataclass(eq=False)
-class _Code:
-    """The evidence of the handles of one code object, such as the forwards of equal layers.
+class _Shared:
+    """The evidence of handles of one code object for modules of one structure: equal layers.
 
     What one of them compiles takes others little: of 12 blocks of a GPT, tagged one by one, the
     first took 1.2 s and each of the others 9 ms, and 400 steps in which each counted alone ran as
@@ -131,34 +131,32 @@ class _Code:
     building: PendingBuild | None = None  # of the first that compiles
 
 
-_codes: weakref.WeakValueDictionary[CodeType, _Code] = weakref.WeakValueDictionary()
+_Structure = tuple[tuple[type[nn.Module], tuple[torch.Size | None, ...]], ...]
+_shared: weakref.WeakValueDictionary[tuple[CodeType, _Structure], _Shared]
+_shared = weakref.WeakValueDictionary()
 
 
 @dataclass(eq=False)
 class PayBack:
     """Holds the evidence of one handle: its calls that were not compiled, and until its first
-    compile those of other handles of its code.
+    compile those of handles of equal layers.
     """
 
     is_costly: bool = False  # a compile of it was expected to be noticed
     is_wanted: bool = False  # the user waits for compiled code
     has_noted: bool = False  # a trace has noted the numbers that it read
-    _code: _Code = field(default_factory=_Code)
+    _evidence: _Shared | None = None
     _own_calls: Counter[_Kind] = field(default_factory=Counter)
     _waited: int = 0  # calls since another handle's compile was done
     _before: tuple[weakref.ref[torch.Tensor], ...] = ()
     _compiles: int = 0  # that have begun
 
-    @classmethod
-    def of(cls, original: Original) -> PayBack:
-        """Create it for a handle of this code."""
-        return cls(_code=_codes.setdefault(original.code, _Code()))
-
     def terms(self, values: Values, original: Original, options: Options) -> Terms | None:
         """Return how a call that fits no variant is compiled; None: it runs as eager."""
         if not _is_left_to_choice(options) or self.is_wanted or self._is_repeated(values):
             return AT_ONCE
-        if not (self.is_costly or self._code.is_costly or _is_large(values, original)):
+        known = self._evidence = self._evidence or _evidence_of(values, original)
+        if not (self.is_costly or known.is_costly or _is_large(values, original)):
             return _UNNOTICEABLY
         self.is_costly = True
         if not self._pays_on_a_rank(values, original):
@@ -170,7 +168,9 @@ class PayBack:
 
     def postpone(self, terms: Terms) -> None:
         """Count the calls from now on: a compile on these terms was put off."""
-        self.is_costly = self._code.is_costly = True
+        self.is_costly = True
+        if self._evidence is not None:
+            self._evidence.is_costly = True
         self.has_noted |= terms.notes_numbers
 
     def run(self, run: Callable[[], object], values: Values) -> object:
@@ -178,7 +178,8 @@ class PayBack:
         if not self.is_costly:
             return run()
         kind = _kind(values)
-        evidence = self._code.kinds.setdefault(kind, _Evidence())
+        self._evidence = self._evidence or _Shared()
+        evidence = self._evidence.kinds.setdefault(kind, _Evidence())
         self._own_calls[kind] += 1
         self._before = tuple(map(weakref.ref, _tensors(values)))
         nodes, begun = sequence_number(), time.thread_time()
@@ -192,9 +193,9 @@ class PayBack:
     def forget(self, result: object) -> None:
         """Start over: a compile has begun, or has ended with this result."""
         self._compiles += 1
-        if isinstance(result, PendingBuild):
-            self._code.building = result
-        self._code = _Code()
+        if isinstance(result, PendingBuild) and self._evidence is not None:
+            self._evidence.building = result
+        self._evidence = _Shared()
         self._own_calls.clear()
         self._before, self.is_wanted, self.has_noted = (), False, False
 
@@ -202,7 +203,7 @@ class PayBack:
         """Return whether what another handle compiles will soon be found on disk, where it is
         written when its backward has run.
         """
-        building = self._code.building
+        building = None if self._evidence is None else self._evidence.building
         if building is None or self._waited >= _UNTIL_STORED:
             return False
         self._waited += building.wait(0)
@@ -232,13 +233,25 @@ class PayBack:
 
     def _pays(self, values: Values) -> bool:
         kind = _kind(values)
-        kinds = self._code.kinds
+        kinds = {} if self._evidence is None else self._evidence.kinds
         alike = [one for known, one in kinds.items() if known[0] == kind[0]]
         if len(alike) > _SEVERAL:
             whole = max(alike, key=lambda one: one.calls)
             calls, seconds = sum(one.calls for one in alike), sum(one.seconds for one in alike)
             return _Evidence(True, calls, seconds, whole.nodes, whole.has_backward).pays
         return kind in kinds and kinds[kind].pays
+
+
+def _evidence_of(values: Values, original: Original) -> _Shared:
+    """Return what handles of equal layers share; new evidence for a call without modules."""
+    tagged = (value for value in values if isinstance(value, nn.Module))
+    modules = (module for value in tagged for module in value.modules())
+    structure = tuple((type(one), tuple(map(_shape, one._parameters.values()))) for one in modules)
+    return _shared.setdefault((original.code, structure), _Shared()) if structure else _Shared()
+
+
+def _shape(parameter: torch.Tensor | None) -> torch.Size | None:
+    return None if parameter is None else parameter.shape
 
 
 @cache
