@@ -63,6 +63,7 @@ class LoopRun:
     iterations: int = 0
     trips: int = 0  # iterations of all loops before it
     second: int = 0  # the step at which its second iteration began
+    instructions: int = 0  # those in its effort
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +195,8 @@ def _arrive_at_head(machine: Machine, frame: Frame) -> None:
 def _started_run(machine: Machine) -> LoopRun:
     """Return the record of a loop that is entered now."""
     effort, facts, trips = effort_of(machine), len(machine.guards), machine.watch.trips
-    return LoopRun(machine.step, effort, _work(machine), facts, trips=trips)
+    work, instructions = _work(machine), machine.instructions
+    return LoopRun(machine.step, effort, work, facts, trips=trips, instructions=instructions)
 
 
 def _estimate(machine: Machine, frame: Frame, run: LoopRun) -> None:
@@ -208,7 +210,12 @@ def _estimate(machine: Machine, frame: Frame, run: LoopRun) -> None:
     if run.work == _work(machine):
         if expected > _LONGEST:
             _leave_to_python(machine)
-    elif done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
+        return
+    if is_installed(frame.program.code.co_filename):
+        # Optimizers compute corrections of each parameter: 198 would count for 178,000.
+        done = machine.instructions - run.instructions
+        expected = done + done // run.iterations * left
+    if done > machine.options.unroll_limit // 10 and expected > machine.options.unroll_limit:
         reason = TooManyInstructions.of(limit=machine.options.unroll_limit)
         _break_at_second(machine, frame, run, reason)
 

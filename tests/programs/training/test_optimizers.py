@@ -458,3 +458,24 @@ def test_a_whole_training_step() -> None:
         torch.testing.assert_close(ours(x, y), eager(x, y), rtol=1e-4, atol=1e-6)
     found = counts_of(ours)
     assert (found.graphs, found.breaks) == (2, 0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_update_of_many_parameters_is_one_graph(fused: bool) -> None:
+    """The numbers of 130 parameters, 9 nodes for each, count for more than a trace may have."""
+    parameters = [nn.Parameter(torch.randn(3)) for _ in range(130)]
+    for parameter in parameters:
+        parameter.grad = torch.randn(3)
+    plain = copy.deepcopy(parameters)
+    for copied, parameter in zip(plain, parameters, strict=True):
+        copied.grad = parameter.grad.clone()
+    made = [torch.optim.AdamW(each, fused=fused) for each in (parameters, plain)]
+    for optimizer in made:
+        optimizer.step()
+    step = jitmagic.jit(made[0].step)
+    for _ in range(2):
+        step()
+        made[1].step()
+    torch.testing.assert_close(parameters, plain)
+    counts = counts_of(step)
+    assert (counts.graphs, counts.breaks) == (1, 0)
