@@ -181,7 +181,7 @@ def _shown_on(value: torch.Tensor, device: torch.device, inside: bool) -> torch.
     are shown `inside`.
     """
     if not is_wrapper(value):
-        return _DeviceTensor.make(value.detach(), device, False)
+        return _DeviceTensor.make(value.data, device, False)
     if not inside:
         return _DeviceTensor.make(
             torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META),
