@@ -17,6 +17,7 @@ Without a GPU the processes use gloo, and a smaller model.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -172,12 +174,21 @@ def batches(size: Size, number: int, seed: int) -> list[Tensor]:
     return [torch.randint(size.words, shape, generator=generator).to(DEVICE) for _ in range(number)]
 
 
+def groups_of(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters in groups: torch updates no list of DTensors and other tensors."""
+    parameters = sorted(model.parameters(), key=lambda one: isinstance(one, DTensor))
+    return [
+        {"params": list(alike)}
+        for _, alike in itertools.groupby(parameters, key=lambda one: isinstance(one, DTensor))
+    ]
+
+
 def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> Row:
     """Train, and return a row of the table."""
     torch.manual_seed(0)
     tag_model, tag_step = SYSTEMS[system]
     model = PARALLEL[parallel](GPT(SIZE).to(DEVICE), mesh, tag_model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(groups_of(model), lr=1e-3)
 
     @tag_step
     def step(tokens: Tensor) -> Tensor:

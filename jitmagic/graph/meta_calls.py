@@ -27,7 +27,13 @@ from .rules import Rules
 from .symbolic.data_sizes import NewSize
 from .target_names import Target, target_name
 from .triton.launches import launch_of
-from .wrappers.wrapping import NotFollowed, is_library_call, is_wrapper, is_wrapper_class
+from .wrappers.wrapping import (
+    NotFollowed,
+    inner_tensors,
+    is_library_call,
+    is_wrapper,
+    is_wrapper_class,
+)
 
 __all__ = ["MetaCall", "Modes"]
 
@@ -127,12 +133,19 @@ def _run(call: MetaCall) -> None:
                 guesses=call.inner is None,
             )  # fmt: skip
     call.written = [
-        tensor._version != version or storage_under(tensor) in storages
+        tensor._version != version or _is_written(tensor, storages)
         for tensor, version in zip(call.tensors, before, strict=True)
     ]
     call.changed = [
         tensor for tensor, is_so in zip(call.tensors, call.written, strict=True) if is_so
     ]
+
+
+def _is_written(tensor: torch.Tensor, storages: set[int]) -> bool:
+    """Return whether one of the storages is the tensor's, or is inside of it: list operations in
+    place (torch._foreach_mul_) write to the inner tensors of a wrapper and raise no version of it.
+    """
+    return any(storage_under(part) in storages for part in inner_tensors(tensor))
 
 
 def _refuse_layouts(call: MetaCall) -> None:

@@ -342,3 +342,21 @@ def _grouped(tag: Tag, world: World) -> Any:
         model(batch).square().mean().backward()
         answers.append([local(p.grad) for p in model.parameters() if p.requires_grad])
     return answers
+
+
+@program("FSDP2, a tagged step by list operations, with the optimizer's first", graphs=8, breaks=6)
+def _listed_step(tag: Tag, world: World) -> Any:
+    """On a GPU, AdamW updates lists as it comes; its state is made in the first step."""
+    model = _by_layer(world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, foreach=True)
+
+    @tag
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    losses = [local(step(batch)) for batch in world.batches(4, 4, 4)]
+    return [*losses, state(model)]

@@ -48,6 +48,18 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
 }
 
 
+@torch.no_grad()
+def updated(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Write to an argument and to a new tensor by list operations."""
+    z = torch.zeros_like(x)
+    torch._foreach_add_([x, z], 1.0)
+    torch._foreach_lerp_([z], [y], 0.25)
+    return x, z
+
+
+PROGRAMS["in place, by list operations"] = updated, lambda n: (two(4, 4), two(4, 4))
+
+
 def casting(program: Callable[..., Any]) -> Callable[..., Any]:
     """Return the program under autocast to bfloat16."""
     return torch.autocast("cpu", torch.bfloat16)(program)
