@@ -145,7 +145,8 @@ class PayBack:
     is_costly: bool = False  # a compile of it was expected to be noticed
     is_wanted: bool = False  # the user waits for compiled code
     has_noted: bool = False  # a trace has noted the numbers that it read
-    _evidence: _Shared | None = None
+    _evidence: _Shared = field(default_factory=_Shared)
+    _has_joined: bool = False  # equal layers, if there are any
     _own_calls: Counter[_Kind] = field(default_factory=Counter)
     _waited: int = 0  # calls since another handle's compile was done
     _before: tuple[weakref.ref[torch.Tensor], ...] = ()
@@ -155,8 +156,10 @@ class PayBack:
         """Return how a call that fits no variant is compiled; None: it runs as eager."""
         if not _is_left_to_choice(options) or self.is_wanted or self._is_repeated(values):
             return AT_ONCE
-        known = self._evidence = self._evidence or _evidence_of(values, original)
-        if not (self.is_costly or known.is_costly or _is_large(values, original)):
+        if not self._has_joined:
+            self._evidence, self._has_joined = _evidence_of(values, original), True
+        is_costly = self.is_costly or self._evidence.is_costly
+        if not is_costly and not _is_large(values, original):
             return _UNNOTICEABLY
         self.is_costly = True
         if not self._pays_on_a_rank(values, original):
@@ -168,9 +171,7 @@ class PayBack:
 
     def postpone(self, terms: Terms) -> None:
         """Count the calls from now on: a compile on these terms was put off."""
-        self.is_costly = True
-        if self._evidence is not None:
-            self._evidence.is_costly = True
+        self.is_costly = self._evidence.is_costly = True
         self.has_noted |= terms.notes_numbers
 
     def run(self, run: Callable[[], object], values: Values) -> object:
@@ -178,7 +179,6 @@ class PayBack:
         if not self.is_costly:
             return run()
         kind = _kind(values)
-        self._evidence = self._evidence or _Shared()
         evidence = self._evidence.kinds.setdefault(kind, _Evidence())
         self._own_calls[kind] += 1
         self._before = tuple(map(weakref.ref, _tensors(values)))
@@ -193,7 +193,7 @@ class PayBack:
     def forget(self, result: object) -> None:
         """Start over: a compile has begun, or has ended with this result."""
         self._compiles += 1
-        if isinstance(result, PendingBuild) and self._evidence is not None:
+        if isinstance(result, PendingBuild):
             self._evidence.building = result
         self._evidence = _Shared()
         self._own_calls.clear()
@@ -203,7 +203,7 @@ class PayBack:
         """Return whether what another handle compiles will soon be found on disk, where it is
         written when its backward has run.
         """
-        building = None if self._evidence is None else self._evidence.building
+        building = self._evidence.building
         if building is None or self._waited >= _UNTIL_STORED:
             return False
         self._waited += building.wait(0)
@@ -233,7 +233,7 @@ class PayBack:
 
     def _pays(self, values: Values) -> bool:
         kind = _kind(values)
-        kinds = {} if self._evidence is None else self._evidence.kinds
+        kinds = self._evidence.kinds
         alike = [one for known, one in kinds.items() if known[0] == kind[0]]
         if len(alike) > _SEVERAL:
             whole = max(alike, key=lambda one: one.calls)
