@@ -17,7 +17,7 @@ from ..compat.tensors import make_wrapper
 from ..torch_types import Kwargs, OpOverload
 from .wrappers.wrapping import holds_wrapper
 
-__all__ = ["DispatchMode", "InnerCallMode", "by_python_dispatcher", "dataless"]
+__all__ = ["DispatchMode", "by_python_dispatcher", "dataless"]
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -56,7 +56,13 @@ def dataless(
 
 
 class DispatchMode(TorchDispatchMode):
-    """Base class; subclasses define `run_operator`, or torch's own method."""
+    """Base class; subclasses define `run_operator`, or torch's own method.
+
+    below_wrappers: whether it gets the calls of wrapper subclasses on their inner tensors, in place
+        of those on the wrappers
+    """
+
+    below_wrappers = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -69,25 +75,10 @@ class DispatchMode(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: Kwargs | None = None,
     ) -> object:
+        if self.below_wrappers and holds_wrapper(types):
+            return NotImplemented
         return self.run_operator(func, args, kwargs or {})
 
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:
         """Return the result of an ATen call."""
         return op(*args, **kwargs)
-
-
-class InnerCallMode(DispatchMode):
-    """A mode that gets the calls of wrapper subclasses on their inner tensors, in place of those on
-    the wrappers.
-    """
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Collection[type],
-        args: tuple[object, ...] = (),
-        kwargs: Kwargs | None = None,
-    ) -> object:
-        if holds_wrapper(types):
-            return NotImplemented
-        return self.run_operator(func, args, kwargs or {})

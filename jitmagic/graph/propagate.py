@@ -30,7 +30,7 @@ from ..symbols.context import Specialize
 from ..symbols.symbolic_numbers import symbols_of
 from ..torch_types import Args, Kwargs, OpOverload
 from .attribution import Attribution, LineOfSizes, Silence, call_from
-from .dispatch_mode import DispatchMode, InnerCallMode
+from .dispatch_mode import DispatchMode
 from .distributed.objects import makes_async, mark_async, runs_at_once
 from .memory import storage_under
 from .operators.device_layouts import differs_by_device
@@ -300,8 +300,10 @@ def _retry_with_ints(target: Target, args: object) -> None:
         raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
-class _Shapes(InnerCallMode):
+class _Shapes(DispatchMode):
     """Asks `_RULES` for the result of each ATen call, and notes the storages written to."""
+
+    below_wrappers = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from ...compat.modes import AutocastOff, BelowAutograd, DispatchModesOff
 from ...compat.operators import has_kernel
 from ...errors import CompileFailed, ExtensionFailed, warn
 from ...extend.operator_rows import DECOMPOSITIONS, RegisteredDecomposition, row_of
-from ...graph.dispatch_mode import InnerCallMode
+from ...graph.dispatch_mode import DispatchMode
 from ...graph.node_meta import tensors_in
 from ...graph.operators.foreign import is_foreign, overloads_of
 from ...graph.operators.kernel_refusals import check_dtypes
@@ -53,8 +53,10 @@ __all__ = ["Functionalizer"]
 aten = torch.ops.aten
 
 
-class Functionalizer(InnerCallMode):
+class Functionalizer(DispatchMode):
     """Sees every ATen call of the trace, below autograd, and records it through `recorder`."""
+
+    below_wrappers = True
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from ...lazy_dataclass import dataclass, field
 from ...operators.operation import takes_device
 from ...torch_types import Kwargs, OpOverload
 from ..autocast_mode import OFF, Autocast, autocast_as, read_autocast
-from ..dispatch_mode import DispatchMode, InnerCallMode, dataless
+from ..dispatch_mode import DispatchMode, dataless
 from ..linked_history import link_history
 from ..memory import storage_under
 from ..nested import frozen, map_leaves, map_tensors
@@ -204,8 +204,10 @@ def _shown_like(value: torch.Tensor, device: torch.device, inside: bool) -> torc
     return shown
 
 
-class _CallRecorder(InnerCallMode):
+class _CallRecorder(DispatchMode):
     """Runs every ATen call on the held meta tensors and records it."""
+
+    below_wrappers = True
 
     def __init__(self, seen: _RecordedRun) -> None:
         super().__init__()

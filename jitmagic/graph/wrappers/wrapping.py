@@ -73,8 +73,8 @@ def is_wrapper(value: object) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[torch.Tensor]:
-    """Return the plain tensors inside a wrapper, in order; those of nested wrappers too. Those of a
-    plain tensor are itself.
+    """Return the plain tensors inside a wrapper, in order; those of nested wrappers too. A plain
+    tensor is returned alone.
     """
     if not is_wrapper(tensor):
         return [tensor]
