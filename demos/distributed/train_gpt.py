@@ -17,7 +17,6 @@ Without a GPU the processes use gloo, and a smaller model.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import time
 from collections.abc import Callable
@@ -176,11 +175,9 @@ def batches(size: Size, number: int, seed: int) -> list[Tensor]:
 
 def groups_of(model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters in groups: torch updates no list of DTensors and other tensors."""
-    parameters = sorted(model.parameters(), key=lambda one: isinstance(one, DTensor))
-    return [
-        {"params": list(alike)}
-        for _, alike in itertools.groupby(parameters, key=lambda one: isinstance(one, DTensor))
-    ]
+    divided = [one for one in model.parameters() if isinstance(one, DTensor)]
+    others = [one for one in model.parameters() if not isinstance(one, DTensor)]
+    return [{"params": group} for group in (divided, others) if group]
 
 
 def train(parallel: str, system: str, steps: int, mesh: DeviceMesh) -> Row:
