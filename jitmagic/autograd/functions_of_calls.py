@@ -58,7 +58,8 @@ def _functions(
 ) -> tuple[GraphModule | None, ...]:
     form = form_of(number)
     query = node_spec(node.args[-8])  # type: ignore[arg-type]
-    specs = [replace(node_spec(one), storage_offset=0) for one in captured]
+    # A bias's gradient is that of the score.
+    specs = [replace(node_spec(one), storage_offset=0, requires_grad=False) for one in captured]
     traced = []
     for body, differentiable in ((form.score, differentiates), (form.mask, False)):
         one = body and _function(body, query, specs, differentiable, trace)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..lazy_dataclass import replace
-from ..loops.expr import Axis
+from ..loops.expr import Axis, axes_of
 from ..loops.free_axes import value_axes
 from ..loops.ir import Constant, Load, Value, run_time_values, walk
 from .kernel import (
@@ -71,7 +71,7 @@ class _Linear(LinearValues):
     def __init__(self, kernel: Kernel, style: Style, names: Callable[[str], str] | None) -> None:
         each_statement = [*statements(kernel.body)]
         nodes = walk([root for each in each_statement for root in _roots(each)])
-        free = value_axes(nodes)
+        free = value_axes(nodes, _sections(each_statement))
         for node in nodes:
             if isinstance(node, Inside):  # also where the value is the same for all points
                 free[node] |= frozenset(node.block.axes)
@@ -245,6 +245,15 @@ def _bound_by(each: Statement) -> tuple[Axis, ...]:
         case Parallel():
             return BEGIN, END
     return ()
+
+
+def _sections(body: Iterable[Statement]) -> dict[str, frozenset[Axis]]:
+    """Return the axes along which each section moves."""
+    found: dict[str, frozenset[Axis]] = {}
+    for each in body:
+        if isinstance(each, Section):
+            found[each.name] = found.get(each.name, frozenset()) | axes_of(each.offset)
+    return found
 
 
 def _roots(each: Statement) -> tuple[Value, ...]:

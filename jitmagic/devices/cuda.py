@@ -47,6 +47,11 @@ def _attention(facts: AttentionFacts) -> tuple[SDPBackend, ...]:
     return cudnn if facts.mask == "tensor" else (*cudnn, SDPBackend.FLASH_ATTENTION)
 
 
+def _generates_attention(facts: AttentionFacts) -> bool:
+    """Return whether generated kernels use tensor cores without rounding operands."""
+    return facts.dtype in (torch.float16, torch.bfloat16)
+
+
 CUDA_ROW = add(
     Device(
         type="cuda",
@@ -63,5 +68,6 @@ CUDA_ROW = add(
         runs_cuda=True,
         traces_autocast=True,
         attention=_attention,
+        generates_attention=_generates_attention,
     )
 )

@@ -80,6 +80,10 @@ def _no_kernels(facts: AttentionFacts) -> tuple[SDPBackend, ...]:
     return ()
 
 
+def _generates_none(facts: AttentionFacts) -> bool:
+    return False
+
+
 def _only_aten(failed: Target, options: TargetOptions) -> Target:
     return replace(failed, tier="aten", why=f"{failed.tier} failed")
 
@@ -101,6 +105,7 @@ class Device:
       runs_cuda                 it has CUDA's driver: streams with events, graphs
       traces_autocast           torch.autocast for this type is part of the trace, and guarded
       attention(facts)          torch's fused kernels that are faster than products and a softmax
+      generates_attention(facts)  so are generated kernels, which differentiate any bias
 
     Calls with tensors on other types of devices run in eager.
     """
@@ -119,6 +124,7 @@ class Device:
     runs_cuda: bool = False
     traces_autocast: bool = False
     attention: Callable[[AttentionFacts], tuple[SDPBackend, ...]] = _no_kernels
+    generates_attention: Callable[[AttentionFacts], bool] = _generates_none
 
     def indexed(self, device: torch.device) -> torch.device:
         """Fill in the index of the current device, as tensors report it."""

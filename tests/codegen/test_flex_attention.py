@@ -26,7 +26,7 @@ from jitmagic.codegen.kernel_verifier import verify_kernel
 from jitmagic.codegen.plan import Call, KernelSource, Plan
 from jitmagic.codegen.triton.renderer import TritonRenderer
 from jitmagic.graph.targets.flex_attention import FlexAttention
-from jitmagic.loops.ir import Extern
+from jitmagic.loops.ir import Alias, Extern
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments
@@ -92,6 +92,8 @@ def run_kernels(graph: GraphModule, given: Sequence[Tensor], **config: int) -> l
     scheduled = schedule(lower(graph, "attention"), H200, Options()).program
     made = {}
     for step in scheduled.steps:
+        if isinstance(step, Alias):
+            continue
         call = attention_kernel(step, scheduled.buffers) if isinstance(step, Extern) else step
         kernel = TritonRenderer().kernel(call, scheduled.buffers, H200, AttentionConfig(**config))
         made[step.name] = partial(interpreted, verify_kernel(kernel))
@@ -124,14 +126,14 @@ def check(
     expected = torch.autograd.grad(
         [wanted, wanted_lse.masked_fill(~finite, 0.0)], wide, [t.double() for t in tangents]
     )
-    states = [*_saved(parts, taken, [out, lse], saved), *tangents]
+    states = [*saved_tensors(parts, taken, [out, lse], saved), *tangents]
     found = run(parts.backward, states, **config)
     for gradient, value in zip(found, expected, strict=True):
         assert gradient.dtype is dtype
         close(gradient, value, tolerance * value.abs().max().clamp(1).item())
 
 
-def _saved(
+def saved_tensors(
     parts: Any, taken: Sequence[Tensor], results: Sequence[Any], saved: Sequence[Any]
 ) -> list[Any]:
     """Return the tensors that the backward takes besides tangents, by their names."""

@@ -201,6 +201,38 @@ def test_a_mask_that_hides_nothing_is_none() -> None:
     assert got.stride() == fn(*given, None).stride()
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("shape", [(4, 197, 197), (2, 1, 197, 197), (2, 1, 1, 197)], ids=str)
+def test_a_bias_in_training(shape: tuple[int, ...], learned: bool, mode: str) -> None:
+    """Attention that is written out; rows of the lowest numbers have eager's gradients."""
+
+    def fn(q, k, v, b):
+        return (q @ k.mT * 0.3 + b).softmax(-1) @ v
+
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, 197, 64, device=CUDA) for _ in range(3)]
+    bias = torch.randn(shape, device=CUDA)
+    bias[..., -1, :50] = torch.finfo(torch.bfloat16).min
+    bias[0, ..., 0, :] = torch.finfo(torch.bfloat16).min
+    tagged = jitmagic.jit(fn, fullgraph=True, mode=mode)
+
+    def outcome_of(call: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        low = [x.bfloat16().to(dtype).requires_grad_() for x in given]
+        low.append(bias.bfloat16().to(dtype).requires_grad_(learned))
+        out = call(*low)
+        leaves = low if learned else low[:3]
+        return [out, *torch.autograd.grad(out.double().sin().sum(), leaves)]
+
+    exact = outcome_of(fn, torch.float64)
+    for _ in range(1 if mode == "default" else 4):
+        got, eager = outcome_of(tagged, torch.bfloat16), outcome_of(fn, torch.bfloat16)
+        for one, two, three in zip(got, eager, exact, strict=True):
+            assert (one.shape, one.stride(), one.dtype) == (two.shape, two.stride(), two.dtype)
+            assert error(one, three) <= 1.5 * error(two, three) + 1e-6
+    assert counts_of(tagged).graphs == 1
+
+
 NUMBERS = {
     "row": lambda x, c: x.__setitem__((slice(None), 0), 5),
     "element": lambda x, c: x.__setitem__((0, 0), 5.0),

@@ -53,17 +53,25 @@ _KINDS = {
     "jitmagic.flex_attention.default": "forward",
     "jitmagic.flex_attention_query_gradient.default": "query",
     "jitmagic.flex_attention_key_gradients.default": "keys",
+    "jitmagic.flex_attention_bias_gradient.default": "bias",
 }
-_RESULTS = {"forward": ("out", "lse"), "query": ("query_grad",), "keys": ("key_grad", "value_grad")}
-_SIDES = {"forward": "kv", "query": "kv", "keys": "q"}  # the side whose blocks a program visits
+_RESULTS = {
+    "forward": ("out", "lse"),
+    "query": ("query_grad",),
+    "keys": ("key_grad", "value_grad"),
+    "bias": ("bias_grad",),
+}
+# The side whose blocks a program visits; that of a bias visits none.
+_SIDES = {"forward": "kv", "query": "kv", "keys": "q", "bias": ""}
 _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
 MOST_POSITIONS = 1 << 30  # of queries and keys, which are computed in 32 bits
 
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """Holds one kernel. `kind`: "forward", "query" or "keys" (gradients). `read` and `written` map
-    parameters to buffers, in the order of the arguments; `buffers` describes the parameters.
+    """Holds one kernel. `kind`: "forward", "query", "keys" or "bias" (gradients). `read` and
+    `written` map parameters to buffers, in the order of the arguments; `buffers` describes the
+    parameters.
     `score`: the changed score; `keeps`: whether it counts, None if all do; `gradient`: that of the
     score before the change. `is_plain`: no function changes the score.
     """
@@ -138,6 +146,8 @@ def attention_kernel(step: Extern, buffers: Mapping[str, Buffer]) -> AttentionKe
     if kind is None or not step.functions:
         return None
     *tensors, blocks, captured, block_size, scale, _ = step.args
+    if kind == "bias" and blocks:  # its programs visit no lists of blocks
+        return None
     roles = ["query", "key", "value"]
     roles = roles if kind == "forward" else ["grad", "lse", "delta", *roles]
     read = {role: ref.name for role, ref in zip(roles, tensors, strict=True)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
 from itertools import count
 
@@ -71,8 +71,11 @@ class TileLoops:
         head = Axis("head", self.h.extent) if owns_groups else self.h
         self.b, self.head = _point(b, kernel.extents[0]), _point(head, heads)
         self.query_head = _point(self.h, kernel.extents[1])
-        self.part = _numbered("part", kernel.extents[0] * heads)
-        self.number = _numbered("number", _tiles(tile.own))
+        parts, number = kernel.extents[0] * heads, _tiles(tile.own)
+        if kernel.kind == "bias":
+            of_bias = kernel.buffers["bias_grad"].shape
+            parts, number = of_bias[0] * of_bias[1], number * _tiles(tile.visited)
+        self.part, self.number = _numbered("part", parts), _numbered("number", number)
         # Without a function the scale is part of the exponent's factor, which saves a product.
         self.is_folded = kernel.is_plain and kernel.scale > 0
         self.index_dtype = torch.int64 if self.wide else torch.int32
@@ -133,6 +136,35 @@ class TileLoops:
         self.start = VarIndex(start, MOST_POSITIONS)
         self.made.append(Open(self.own, self.start))
 
+    def open_pair(self) -> tuple[Expr, Expr]:
+        """Open the tiles of queries and keys that a program of a bias owns. Return the batch and
+        the head of the bias, which has one or all of them.
+        """
+        part, number = place_in(self.part), place_in(self.number)
+        tiles = expr_of(_tiles(self.visited))
+        self.made.append(Program((self.part, self.number)))
+        for block, place in (
+            (self.own, quotient(number, tiles)),
+            (self.visited, remainder(number, tiles)),
+        ):
+            start = self.let("start", self._index(mul(place, block.size)))
+            self.made.append(Open(block, VarIndex(start, MOST_POSITIONS)))
+        self.made.append(Open(self.turned, beside=self.visited))
+        heads = expr_of(self.kernel.buffers["bias_grad"].shape[1])
+        return quotient(part, heads), remainder(part, heads)
+
+    @contextmanager
+    def sharing_heads(self, first: tuple[Expr, Expr]) -> Iterator[None]:
+        """Make the statements of loops over the batches and heads that share a bias."""
+        blocks, sizes = (self.b, self.head), self.kernel.buffers["bias_grad"].shape[:2]
+        with ExitStack() as stack:
+            for block, size, place in zip(blocks, sizes, first, strict=True):
+                is_shared = not is_same(size, block.extent)
+                loop = Axis(f"each_{block.name}", block.extent)  # type: ignore[arg-type]
+                own = stack.enter_context(self.loop(loop)) if is_shared else place
+                self.made.append(Open(block, own))
+            yield
+
     def _index(self, expr: Expr) -> Value:
         return IndexValue(expr, self.index_dtype)
 
@@ -157,6 +189,17 @@ class TileLoops:
     def store(self, role: str, value: Value, *blocks: TileBlock) -> None:
         """Store elements of a head's rows."""
         self.open_rows(role)
+        self._store(role, value, *blocks)
+
+    def store_at(
+        self, place: tuple[Expr, Expr], role: str, value: Value, *blocks: TileBlock
+    ) -> None:
+        """Store elements of the rows of a batch and a head."""
+        first = position(place, self.kernel.buffers[role].stride[:2])
+        self.made.append(Section(_rows(role), role, first))
+        self._store(role, value, *blocks)
+
+    def _store(self, role: str, value: Value, *blocks: TileBlock) -> None:
         axes = tuple(axis for block in blocks for axis in block.axes)
         value = cast(value, self.kernel.buffers[role].dtype)
         self.made.append(Store(_rows(role), self._offset(role, blocks), value, axes))
@@ -201,10 +244,13 @@ class TileLoops:
 
     def _visit_tile(self, start: Expr, step: TileStep, is_masked: bool) -> None:
         self.made += [Open(self.visited, start), Open(self.turned, beside=self.visited)]
-        # Loads come before the product of the scores, whose time hides them.
+        self.compute_ahead(is_masked)
+        step(is_masked)
+
+    def compute_ahead(self, is_masked: bool) -> None:
+        """Compute what needs no score before the product of the scores, whose time hides loads."""
         for part in self._independent(is_masked):
             self.made.append(Let(part, self.let("ahead", part)))
-        step(is_masked)
 
     def _independent(self, is_masked: bool) -> list[Value]:
         """Return what the functions compute of a visited tile without its scores."""
@@ -222,12 +268,15 @@ class TileLoops:
 
     # -- products and scores ---------------------------------------------------------------------
 
-    def start_total(self, op: str, prefix: str, *blocks: TileBlock) -> Total:
-        """Return an accumulator over blocks, started here; over two it is one of products."""
+    def start_total(self, op: str, prefix: str, *blocks: TileBlock, method: str = "") -> Total:
+        """Return an accumulator over blocks, started here; over two it is one of products, unless
+        `method` says otherwise.
+        """
         var = self._new(prefix, torch.float32)
         tile = tuple(axis for block in blocks for axis in block.axes)
-        method = "dot" if len(blocks) > 1 else "plain"
-        total = Total(op, self.visited.axes, var.dtype, var, method=method, tile=tile)
+        over = self.b.axes if method else self.visited.axes
+        method = method or ("dot" if len(blocks) > 1 else "plain")
+        total = Total(op, over, var.dtype, var, method=method, tile=tile)
         self.made.append(Start(total))
         return total
 

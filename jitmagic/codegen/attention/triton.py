@@ -4,7 +4,8 @@ In: an AttentionKernel, a config. Out: a Kernel of the linear form, and the Tile
 method is that of FlashAttention-2 (Dao 2023): a program owns a tile of queries and visits the keys
 tile by tile with an online softmax, in base 2 with sums in float32. The gradients compute the
 probabilities again from the logsumexp; one kernel owns queries and sums the query's gradient,
-another owns keys and sums those of key and value.
+another owns keys and sums those of key and value. The gradient of a bias is that of the scores: a
+program owns a tile of both, and sums over the batches and heads that share the bias.
 """
 
 from __future__ import annotations
@@ -92,13 +93,14 @@ class _Kernels(TileLoops):
 
     def body(self) -> Body:
         """Return the statements of a program."""
-        self.open_program()
-        {"forward": self._forward, "query": self._query, "keys": self._keys}[self.kernel.kind]()
+        kinds = {"forward": self._forward, "query": self._query, "keys": self._keys}
+        {**kinds, "bias": self._bias}[self.kernel.kind]()
         return tuple(self.made)
 
     # -- forward ---------------------------------------------------------------------------------
 
     def _forward(self) -> None:
+        self.open_program()
         self.open_rows("query", "key", "value")
         self.made += [Open(self.e), Open(self.e_down), Open(self.f)]
         q = self.let("q", self.load("query", self.own, self.e))
@@ -149,6 +151,7 @@ class _Kernels(TileLoops):
     # -- gradients -------------------------------------------------------------------------------
 
     def _query(self) -> None:
+        self.open_program()
         self.open_rows("query", "key", "value", "grad", "lse", "delta")
         self.made += [Open(block) for block in (self.e, self.e_down, self.f, self.f_down)]
         q = self.let("q", self.load("query", self.own, self.e))
@@ -161,6 +164,13 @@ class _Kernels(TileLoops):
     def _query_step(
         self, q: Var, grad: Var, facts: tuple[Var, Var], out: Total, is_masked: bool
     ) -> None:
+        k, of_scores = self._score_gradients(q, grad, facts, is_masked)
+        self.add_product(out, of_scores, k, (self.visited, self.e_down), self.e)
+
+    def _score_gradients(
+        self, q: Var, grad: Var, facts: tuple[Var, Var], is_masked: bool
+    ) -> tuple[Var, Value]:
+        """Return the visited keys, and the gradients of the scores of owned queries and these."""
         shift, delta = facts
         k = self.let("k", self.load("key", self.visited, self.e_down))
         product = self.product(q, k, self.e, (self.e_down, self.visited))
@@ -168,10 +178,10 @@ class _Kernels(TileLoops):
         p = self._powers(scores, shift)
         v = self.let("rows", self.load("value", self.visited, self.f_down))
         of_shares = self.product(grad, v, self.f, (self.f_down, self.visited))
-        of_scores = self._gradient(p, of_shares, delta, kept)
-        self.add_product(out, of_scores, k, (self.visited, self.e_down), self.e)
+        return k, self._gradient(p, of_shares, delta, kept)
 
     def _keys(self) -> None:
+        self.open_program()
         self.open_rows("key", "value")
         self.made += [Open(self.e), Open(self.e_down), Open(self.f)]
         k = self.let("k", self.load("key", self.own, self.e))
@@ -204,6 +214,20 @@ class _Kernels(TileLoops):
         of_shares = self.product(v, grad, self.f, (self.f, self.turned))
         of_scores = self._gradient(p, of_shares, delta, kept)
         self.add_product(of_keys, of_scores, q, (self.visited, self.e_down), self.e)
+
+    def _bias(self) -> None:
+        is_masked = self.kernel.keeps is not None
+        first = self.open_pair()
+        self.made += [Open(block) for block in (self.e, self.e_down, self.f, self.f_down)]
+        total = self.start_total("sum", "acc", self.own, self.visited, method="plain")
+        with self.sharing_heads(first):
+            self.open_rows("query", "key", "value", "grad", "lse", "delta")
+            self.compute_ahead(is_masked)
+            q = self.let("q", self.load("query", self.own, self.e))
+            grad = self.let("tangent", self.load("grad", self.own, self.f))
+            _, of_scores = self._score_gradients(q, grad, self._facts(self.own), is_masked)
+            self.made.append(Accumulate(total, of_scores))
+        self.store_at(first, "bias_grad", _held(total), self.own, self.visited)
 
     def _facts(self, rows: TileBlock) -> tuple[Var, Var]:
         """Return of each query the logsumexp in base 2, and the sum of its gradients."""

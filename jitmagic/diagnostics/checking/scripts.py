@@ -196,7 +196,7 @@ def _flex_attention(key: str, target: FlexAttention) -> str:
     }
     functions = ", ".join(texts.get(name, "None") for name in ("score_mod", "mask_mod"))
     form = target.form
-    facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}"
+    facts = f"{form.scale!r}, {form.blocks}, {form.block_size!r}, {form.bias}"
     head = (
         "from jitmagic.graph.targets.attention_operators import Form\n"
         "from jitmagic.graph.targets.control_flow import Body\n"

@@ -5,8 +5,9 @@ Raises NotFusible for steps that have no such form, or whose result might differ
 
 A fill with a finite number counts as one with -inf if no score of a program comes near to it: the
 exponential of the difference is zero then, as in eager. The sum of a score and a huge bias loses
-the score but not its gradient. A row of nothing else is the mean of values in eager; fused, it has
-a zero query, and so no gradient. In training such biases are refused.
+the score but not its gradient. A row of nothing else is the mean of values in eager; torch's
+kernels get a zero query for it, and so no gradient. `refusal` says why such a bias, or one that
+gets a gradient, is not for them in training: it takes kernels that jitmagic generates.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Bias(NamedTuple):
 
     is_live: each row has a column that is not filled
     is_small: no term is as large as what masks add
+    refusal: why torch's kernels do not compute it; empty if they do
     """
 
     scale: float
@@ -72,6 +74,7 @@ class Bias(NamedTuple):
     is_causal: bool
     is_live: bool
     is_small: bool
+    refusal: str = ""
 
     @property
     def mask(self) -> Literal["none", "causal", "tensor"]:
@@ -90,7 +93,7 @@ class _Steps:
         self.terms: list[Term] = []
         self.fills: list[Filled] = []
         self.values: set[float] = set()
-        self.is_small = True
+        self.is_small, self.is_learned = True, False
         self.shape = spec_of(found.scores.nodes[0]).shape[-2:]
 
     def multiply(self, step: Scale) -> None:
@@ -117,10 +120,9 @@ class _Steps:
                 self._fill(filled, value * step.sign)
                 return
         spec = spec_of(step.term)
-        if spec.requires_grad:
-            raise NotFusible("the kernel that differentiates a bias is slower")
         if not spec.dtype.is_floating_point:
             raise NotFusible("its bias is no float")
+        self.is_learned |= spec.requires_grad
         self.is_small &= _is_small(self.program, step)
         self.terms.append(Term(step.term, step.sign, step.batch))
 
@@ -190,17 +192,19 @@ def bias_of(program: Program, found: Attention, is_exact: bool) -> Bias:
     is_live, is_causal = steps.is_live, steps.is_causal
     if len(steps.values) > 1 and not is_live:
         raise NotFusible("its masks fill scores with different numbers")
-    if not steps.is_small:
-        _check_large(steps, is_exact and spec_of(found.product).requires_grad)
+    if not steps.is_small and steps.fills and steps.values - {-math.inf}:
+        raise NotFusible("its bias may outweigh a fill with a finite number")
     value = next(iter(steps.values), -math.inf)
     made = steps.scale, tuple(steps.factors), tuple(steps.terms), tuple(steps.fills)
-    return Bias(*made, value, is_causal, is_live, steps.is_small)
+    refusal = _refusal(steps, is_exact and spec_of(found.product).requires_grad)
+    return Bias(*made, value, is_causal, is_live, steps.is_small, refusal)
 
 
-def _check_large(steps: _Steps, must_differentiate: bool) -> None:
-    """Refuse biases that may be as low as masks where eager's result would be another one."""
-    if steps.fills and steps.values - {-math.inf}:
-        raise NotFusible("its bias may outweigh a fill with a finite number")
+def _refusal(steps: _Steps, must_differentiate: bool) -> str:
+    """Return why torch's kernels do not compute a bias as eager does, or not faster."""
+    if steps.is_learned:
+        return "the kernel that differentiates a bias is slower"
     dtypes = {spec_of(term.node).dtype for term in steps.terms}
-    if must_differentiate and (steps.fills or dtypes != {torch.float16}):
-        raise NotFusible("its bias may mask whole rows, whose gradients would differ")
+    if not steps.is_small and must_differentiate and (steps.fills or dtypes != {torch.float16}):
+        return "its bias may mask whole rows, whose gradients would differ"
+    return ""

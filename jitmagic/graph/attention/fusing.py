@@ -1,4 +1,4 @@
-"""Replaces the attention of a graph by calls of scaled_dot_product_attention.
+"""Replaces the attention of a graph by calls of scaled_dot_product_attention or flex_attention.
 
 In: a torch-level graph, before autograd sees it. Out: `Fused`: an edited copy, or the graph itself,
 and a sentence about each attention. A kernel may refuse its arguments when it is chosen, which is
@@ -68,7 +68,7 @@ def fuse_attention(gm: GraphModule, is_exact: bool, refused: Collection[int] = (
             notes.append(_note(found, f"stays: {why}"))
             continue
         index_of[made] = number
-        notes.append(_note(found, "-> scaled_dot_product_attention"))
+        notes.append(_note(found, f"-> {_name(made)}"))
     notes = list(dict.fromkeys(notes))
     if not index_of:
         return Fused(gm, tuple(notes))

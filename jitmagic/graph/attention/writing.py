@@ -1,8 +1,10 @@
-"""Writes a call of scaled_dot_product_attention in the place of attention that is written out.
+"""Writes a call of fused attention in the place of attention that is written out.
 
 In: a copy of the graph, and an `Attention` of the original. Out: the call's node. Operands take
 four dimensions, (batch, head, position, feature). Factors become the scale, or part of the query;
-biases and fills become one mask; a result is laid out as eager's.
+biases and fills become one mask; a result is laid out as eager's. Where torch's kernels do not
+compute a bias as eager does (`Bias.refusal`), the call is one of flex_attention, whose score
+function adds it: kernels for it are generated.
 
 Rows without a column to attend to are NaN in eager if scores are filled with -inf, and the mean of
 all values if they are filled with a finite number. Kernels differ there, so unless the mask is
@@ -13,7 +15,9 @@ row of the query by zero, which weighs all columns alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -23,15 +27,17 @@ from torch.nn.attention import SDPBackend
 
 from ...devices import AttentionFacts, row_of
 from ...spec import contiguous_strides
-from ...symbols.size import Size, hint_of, is_same
+from ...symbols.size import Dimension, Size, hint_of, is_same
 from ..lazy_module import add_node
 from ..memory import memory_of
 from ..node_meta import lines_of, lines_of_call
 from ..targets.attention_kernels import KernelChoice, WithKernels
+from ..targets.flex_attention import FlexAttention, may_be_tiled
 from .bias import Bias, bias_of
 from .matching import DROPOUT, Attention
 from .products import Operand, swapped
 from .reading import NotFusible, Program, all_same, spec_of
+from .score_function import Captured, biased_scores
 from .scores import Batch
 
 __all__ = ["write"]
@@ -53,7 +59,8 @@ def write(
     order = writer.layout()
     product = copies[found.product]
     with graph.inserting_before(product):
-        made, result = writer.attend(kernels, order)
+        made, result = writer.attend(kernels) if kernels else writer.attend_with_function()
+        result = writer.placed(result, order)
     product.replace_all_uses_with(result)
     copies[found.product] = result
     graph.erase_node(product)
@@ -86,7 +93,9 @@ class _Writer:
     # -- choices -----------------------------------------------------------------------------------
 
     def kernels(self) -> tuple[SDPBackend, ...]:
-        """Return the kernels to choose from, the first one that takes the arguments."""
+        """Return the kernels to choose from, the first one that takes the arguments; none if they
+        are to be generated.
+        """
         if self.found.dropout:
             raise NotFusible(DROPOUT)
         spec = spec_of(self.found.product)
@@ -103,6 +112,9 @@ class _Writer:
             any(isinstance(size, Size) for size in shapes),
         )
         self._check_terms()
+        if self.bias.refusal:
+            self._check_generated(facts)
+            return ()
         kernels = row_of(spec.device).attention(facts)
         if not kernels:
             raise NotFusible("fused kernels are not faster at its size and dtype")
@@ -115,6 +127,17 @@ class _Writer:
             torch.promote_types(one, self.found.dtype) != self.found.dtype for one in wide
         ):
             raise NotFusible("its bias has a wider dtype than its products")
+
+    def _check_generated(self, facts: AttentionFacts) -> None:
+        """Refuse what is not faster in kernels that are generated."""
+        widths = self.found.query.shape[-1], self.found.value.shape[-1]
+        is_filled = math.isfinite(self.bias.value)  # a row of nothing else has eager's mean
+        if (
+            is_filled
+            or not may_be_tiled(widths)
+            or not row_of(facts.device).generates_attention(facts)
+        ):
+            raise NotFusible(self.bias.refusal)
 
     def layout(self) -> tuple[int, ...]:
         """Return the order of (batch ..., row, feature) in which the result is contiguous."""
@@ -145,28 +168,33 @@ class _Writer:
             node.meta["checkpoint"] = product.meta["checkpoint"]
         return node
 
-    def attend(self, kernels: tuple[SDPBackend, ...], order: tuple[int, ...]) -> tuple[Node, Node]:
-        """Return the call of attention, and the node with its result as the program has it."""
-        found, bias = self.found, self.bias
-        query = self.operand(found.query, found.scores.batch, found.key)
-        for node, divides, batch in bias.factors:
-            factor = self.beside_rows(self.copies[node], spec_of(node).shape, batch)
-            query = self.call("div" if divides else "mul", query, factor)
-        query = self.call("to", query, spec_of(found.query.node).dtype) if bias.factors else query
-        key = self.operand(found.key, found.scores.batch, found.query)
-        value = self.operand(found.value, found.batches[1], None)
+    def attend(self, kernels: tuple[SDPBackend, ...]) -> tuple[Node, Node]:
+        """Return the call of torch's attention, and its result in four dimensions."""
+        query, key, value = self.operands()
         mask, alike = self.mask(), self.alike()
         weighed = query if alike is None else self.call(torch.where, alike, 0.0, query)
         attend = WithKernels(_attend, (KernelChoice(kernels, set_priority=True),))
         made = self.call(
             attend, weighed, key, value,
-            attn_mask=mask, is_causal=bias.is_causal, scale=bias.scale,
+            attn_mask=mask, is_causal=self.bias.is_causal, scale=self.bias.scale,
         )  # fmt: skip
-        result = self.with_nan(made, value)
-        batch = found.batches[1]
+        return made, self.with_nan(made, value)
+
+    def attend_with_function(self) -> tuple[Node, Node]:
+        """Return the call of flex_attention, and its result in four dimensions."""
+        dtype = self.found.dtype
+        query, key, value = (self.call("to", one, dtype) for one in self.operands())
+        captured = self.captured()
+        form = biased_scores(captured, self.bias.scale)
+        made = self.call(FlexAttention(form), query, key, value, *(one.node for one in captured))
+        return made, self.with_nan(self.call(operator.getitem, made, 0), value)
+
+    def placed(self, result: Node, order: tuple[int, ...]) -> Node:
+        """Return a result in four dimensions as the program has it."""
+        batch = self.found.batches[1]
         if not all_same(batch, self.four):
-            result = self.call("reshape", result, (*batch, self.rows, found.value.shape[-1]))
-        return made, self.laid_out(result, order)
+            result = self.call("reshape", result, (*batch, self.rows, self.found.value.shape[-1]))
+        return self.laid_out(result, order)
 
     # -- rows without a column to attend to --------------------------------------------------------
 
@@ -212,6 +240,17 @@ class _Writer:
         """The two batch dimensions of operands."""
         *more, last = self.home or (1,)
         return math.prod(more), last
+
+    def operands(self) -> tuple[Node, Node, Node]:
+        """Return query, key and value in four dimensions."""
+        found, bias = self.found, self.bias
+        query = self.operand(found.query, found.scores.batch, found.key)
+        for node, divides, batch in bias.factors:
+            factor = self.beside_rows(self.copies[node], spec_of(node).shape, batch)
+            query = self.call("div" if divides else "mul", query, factor)
+        query = self.call("to", query, spec_of(found.query.node).dtype) if bias.factors else query
+        key = self.operand(found.key, found.scores.batch, found.query)
+        return query, key, self.operand(found.value, found.batches[1], None)
 
     def operand(self, operand: Operand, batch: Batch, partner: Operand | None) -> Node:
         """Return an operand in four dimensions. `partner`: its gradient makes eager save it."""
@@ -280,6 +319,48 @@ class _Writer:
         total = self.call(torch.where, self.alive, self.call("sub", total, shift), 0.0)
         return self.whole(self.call("to", total, self.found.dtype))
 
+    def captured(self) -> tuple[Captured, ...]:
+        """Return what the score function reads: a bias, and what keeps huge ones exact.
+
+        Kernels subtract a row's maximum in float32, and its logsumexp in the backward. Of a row
+        whose maximum is far from 0 it is subtracted from the bias first. One that leaves nothing of
+        scores in eager absorbs them here too, but not their gradients.
+        """
+        terms, fills = self.bias.terms, self.bias.fills
+        total, of_total = self.total(), self.shape_of((one.node, one.batch) for one in terms)
+        held, of_held = self.call("detach", total), of_total
+        kept: tuple[Captured, ...] = ()
+        if fills:
+            mask, of_mask = self.kept(), self.shape_of((one.mask, one.batch) for one in fills)
+            held = self.call(torch.where, mask, held, -math.inf)
+            of_held = tuple(map(_broadcast, of_held, of_mask))
+            kept = (Captured("kept", mask, of_mask),)
+        most = self.call("to", self.call("amax", held, -1, True), torch.float32)
+        size, of_rows = self.call("abs", most), (*of_held[:-1], 1)
+        self.alive = self.call("ne", most, -math.inf)
+        self.absorbed = self.call("gt", size, -_ABSORBS)
+        is_far = self.call("logical_and", self.call("gt", size, -_LARGE), self.alive)
+        shift = self.call(torch.where, is_far, most, 0.0)
+        return (
+            Captured("bias", self.whole(total), (*of_total[:2], self.rows, self.columns)),
+            Captured("shift", shift, of_rows),
+            Captured("absorbed", self.absorbed, of_rows),
+            *kept,
+        )
+
+    def shape_of(self, parts: Iterable[tuple[Node, Batch]]) -> tuple[Dimension, ...]:
+        """Return the shape of tensors beside rows that are combined."""
+        shapes = [self._shape_beside(spec_of(node).shape, batch) for node, batch in parts]
+        return reduce(lambda one, other: tuple(map(_broadcast, one, other)), shapes)
+
+    def _shape_beside(self, shape: Batch, batch: Batch) -> tuple[Dimension, ...]:
+        *lead, row, column = (1, 1, *shape)[-max(len(shape), 2) :]
+        if all(is_same(size, 1) for size in lead):
+            return 1, 1, row, column
+        if not all_same(batch, self.four):
+            return *self.four, row, column
+        return *(1, *lead)[-2:], row, column
+
     def total(self) -> Node:
         """Return the sum of all terms."""
         made: Node | None = None
@@ -307,6 +388,10 @@ class _Writer:
     def whole(self, mask: Node) -> Node:
         """Return a mask with all rows and columns; batch dimensions may stay 1."""
         return self.call("expand", mask, (-1, -1, self.rows, self.columns))
+
+
+def _broadcast(one: Dimension, other: Dimension) -> Dimension:
+    return other if is_same(one, 1) else one
 
 
 def _grad(operand: Operand) -> bool:

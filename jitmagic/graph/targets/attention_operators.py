@@ -2,11 +2,12 @@
 
 A `Form` holds all that is known when a call is traced: the two functions as graphs over five
 tensors (score, batch, head, query, key), the scale, and the block structure of the mask. Operators
-take the number of a form, so that any number of forms share three overloads:
+take the number of a form, so that any number of forms share four overloads:
 
     flex_attention                    -> output, log of the sum of exponentials (natural, float32)
     flex_attention_query_gradient     -> gradient of the query
     flex_attention_key_gradients      -> gradients of key and value
+    flex_attention_bias_gradient      -> gradient of the bias that a function adds (`Form.bias`)
 
 Here they are written as plain torch operations, which make the whole score matrix: that is what
 runs where no kernel is generated (codegen/attention.py), and what autograd differentiates. The
@@ -29,6 +30,7 @@ from ..operators.operator_library import LIBRARY, PURE, is_registered
 from .control_flow import Body
 
 __all__ = [
+    "BIAS_GRADIENT",
     "FLEX_ATTENTION",
     "FLEX_OPERATORS",
     "KEY_GRADIENTS",
@@ -45,6 +47,9 @@ __all__ = [
 class Form:
     """Describes a call but for its tensors. `blocks`: the number of block tensors, which are
     (kv_num_blocks, kv_indices, q_num_blocks, q_indices), then the same four of full blocks.
+    `bias`: the captured tensor that the score function adds to the score, with the gradient of the
+    score; it has all queries and keys, and all or one of the batches and heads. None: no captured
+    tensor has a gradient.
     """
 
     score: Body | None
@@ -52,12 +57,13 @@ class Form:
     scale: float
     blocks: int = 0
     block_size: tuple[int, int] = (0, 0)
+    bias: int | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """A key that equal forms share."""
         bodies = tuple(map(_body_key, (self.score, self.mask)))
-        return bodies, self.scale, self.blocks, self.block_size
+        return bodies, self.scale, self.blocks, self.block_size, self.bias
 
 
 def _body_key(body: Body | None) -> object:
@@ -161,15 +167,19 @@ def _differentiated(
     tangents: tuple[Tensor, Tensor],
     captured: Sequence[Tensor],
 ) -> Sequence[Tensor]:
-    """Return the gradients of query, key and value, which may be differentiated again."""
+    """Return the gradients of query, key, value and the bias, which may be differentiated again."""
     again = torch.is_grad_enabled()
+    biases = [] if form.bias is None else [captured[form.bias]]
     with above_autograd(), torch.enable_grad():  # a backward that runs is below autograd
         given = [
             one.view_as(one) if again and one.requires_grad else one.detach().requires_grad_()
-            for one in tensors
+            for one in (*tensors, *biases)
         ]
-        query, key, value = given
-        results = attend(form, query, key, value, captured)
+        query, key, value, *biases = given
+        taken = [*captured]
+        if form.bias is not None:
+            (taken[form.bias],) = biases
+        results = attend(form, query, key, value, taken)
         return torch.autograd.grad(results, given, tangents, create_graph=again)
 
 
@@ -185,6 +195,7 @@ _SCHEMAS = {
     "flex_attention_key_gradients": (
         f"(Tensor grad, Tensor lse, Tensor delta, {_GIVEN}) -> (Tensor, Tensor)"
     ),
+    "flex_attention_bias_gradient": f"(Tensor grad, Tensor lse, Tensor delta, {_GIVEN}) -> Tensor",
 }
 
 
@@ -224,8 +235,16 @@ def _key_gradients(
     if query.is_meta:
         plain = torch.contiguous_format
         return tuple(torch.empty_like(x, memory_format=plain) for x in (key, value))  # type: ignore[return-value]
-    _, of_key, of_value = _gradients(grad, delta, query, key, value, *rest)
+    _, of_key, of_value, *_ = _gradients(grad, delta, query, key, value, *rest)
     return of_key.contiguous(), of_value.contiguous()
+
+
+def _bias_gradient(grad: Tensor, lse: Tensor, delta: Tensor, *rest: Any) -> Tensor:
+    query, captured, known = rest[0], rest[4], form_of(rest[-1])
+    assert known.bias is not None
+    if query.is_meta:
+        return torch.empty_like(captured[known.bias], memory_format=torch.contiguous_format)
+    return _gradients(grad, delta, *rest)[-1].contiguous()
 
 
 def _gradients(
@@ -254,6 +273,7 @@ _RUN = {
     "flex_attention": _forward,
     "flex_attention_query_gradient": _query_gradient,
     "flex_attention_key_gradients": _key_gradients,
+    "flex_attention_bias_gradient": _bias_gradient,
 }
 for _name, _schema in _SCHEMAS.items():
     if not is_registered(_name):  # it stays registered if jitmagic is imported again
@@ -262,5 +282,6 @@ for _name, _schema in _SCHEMAS.items():
 FLEX_ATTENTION: Any = torch.ops.jitmagic.flex_attention.default
 QUERY_GRADIENT: Any = torch.ops.jitmagic.flex_attention_query_gradient.default
 KEY_GRADIENTS: Any = torch.ops.jitmagic.flex_attention_key_gradients.default
-FLEX_OPERATORS = frozenset({FLEX_ATTENTION, QUERY_GRADIENT, KEY_GRADIENTS})
+BIAS_GRADIENT: Any = torch.ops.jitmagic.flex_attention_bias_gradient.default
+FLEX_OPERATORS = frozenset({FLEX_ATTENTION, QUERY_GRADIENT, KEY_GRADIENTS, BIAS_GRADIENT})
 PURE.update(FLEX_OPERATORS)

@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.fx import Graph
 
 from ...compat.modes import BelowAutograd
+from ...symbols.size import Dimension
 from .attention_operators import (
+    BIAS_GRADIENT,
     FLEX_ATTENTION,
     KEY_GRADIENTS,
     QUERY_GRADIENT,
@@ -27,10 +29,15 @@ from .attention_operators import (
 from .control_flow import Body
 from .inner_graphs import WithGraphs
 
-__all__ = ["FlexAttention"]
+__all__ = ["FlexAttention", "may_be_tiled"]
 
 _WIDEST = 256  # head dimension: wider tiles of query, key and value do not fit into shared memory
 _NARROWEST = 16  # of a tile: the least side of a matrix product of the tensor cores
+
+
+def may_be_tiled(widths: Sequence[Dimension]) -> bool:
+    """Return whether tiles of heads of these widths fit into shared memory."""
+    return all(type(width) is int and 0 < width <= _WIDEST for width in widths)
 
 
 class FlexAttention(WithGraphs):
@@ -66,7 +73,8 @@ class FlexAttention(WithGraphs):
         """Return whether kernels may be generated for these tensors."""
         if query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
             return False
-        if torch.is_grad_enabled() and any(x.requires_grad for x in captured):
+        others = [x for n, x in enumerate(captured) if n != self.form.bias]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in others):
             return False
         if query.device.type == "cpu":
             return True
@@ -74,7 +82,7 @@ class FlexAttention(WithGraphs):
         return (
             query.device.type == "cuda"
             and key.shape[0] == query.shape[0]
-            and all(type(x.shape[3]) is int and 0 < x.shape[3] <= _WIDEST for x in (query, value))
+            and may_be_tiled((query.shape[3], value.shape[3]))
             and all(size % _NARROWEST == 0 and size & (size - 1) == 0 for size in sizes)
         )
 
@@ -112,14 +120,17 @@ class _Attention(torch.autograd.Function):
         given = (*tensors[:3], tensors[3:count], tensors[count:], *facts)
         needs = ctx.needs_input_grad[1:4]
         of_query = of_key = of_value = None
+        of_others: list[Tensor | None] = [None for _ in tensors[3:]]
         with BelowAutograd():
             if needs[0]:
                 of_query = QUERY_GRADIENT(grad, lse, delta, *given)
             if needs[1] or needs[2]:
                 of_key, of_value = KEY_GRADIENTS(grad, lse, delta, *given)
+            if ctx.form.bias is not None and ctx.needs_input_grad[1 + count + ctx.form.bias]:
+                of_others[ctx.form.blocks + ctx.form.bias] = BIAS_GRADIENT(grad, lse, delta, *given)
         made = (of_query, of_key, of_value)
         chosen = (one if wanted else None for one, wanted in zip(made, needs, strict=True))
-        return None, *chosen, *(None for _ in tensors[3:])
+        return None, *chosen, *of_others
 
 
 def _differentiable(
