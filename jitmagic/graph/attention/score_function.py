@@ -2,7 +2,7 @@
 
 In: the tensors that the function reads, in four dimensions (batch, head, query, key) of which each
 is whole or 1. Out: the Form of a flex_attention call, whose function adds the bias to a score. Sums
-are in float32, as the kernels' scores are.
+are in float32, as the kernels' scores are. `added_bias` finds such a bias in a program's function.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ..lazy_module import LazyModule, add_node
 from ..targets.attention_operators import Form
 from ..targets.control_flow import Body
 
-__all__ = ["Captured", "biased_scores"]
+__all__ = ["Captured", "added_bias", "biased_scores"]
 
+_SUMS = (operator.add, torch.add)
 _GIVEN = ("score", "batch", "head", "query", "key")
 
 
@@ -52,10 +53,13 @@ def biased_scores(captured: Sequence[Captured], scale: float) -> Form:
         return call(operator.getitem, held[one.role], index)
 
     element_of = {one.role: element(one) for one in captured}
-    score = given["score"]
-    lost = call(torch.where, element_of["absorbed"], call("detach", score), 0.0)
-    bias = call("sub", call("to", element_of["bias"], torch.float32), element_of["shift"])
-    made = call("add", call("sub", score, lost), bias)
+    score, bias = given["score"], call("to", element_of["bias"], torch.float32)
+    if "absorbed" in element_of:
+        lost = call(torch.where, element_of["absorbed"], call("detach", score), 0.0)
+        score = call("sub", score, lost)
+    if "shift" in element_of:
+        bias = call("sub", bias, element_of["shift"])
+    made = call("add", score, bias)
     if "kept" in element_of:
         made = call(torch.where, element_of["kept"], made, -math.inf)
     graph.output((made,))
@@ -64,3 +68,25 @@ def biased_scores(captured: Sequence[Captured], scale: float) -> Form:
     body = Body(LazyModule({}, graph), tuple(places), (0,))
     number = next(n for n, one in enumerate(captured) if one.role == "bias")
     return Form(body, None, scale, bias=number)
+
+
+def added_bias(score: Body) -> tuple[int, tuple[int, ...]] | None:
+    """Return which captured tensor a function adds to the score, and along which of the axes
+    (batch, head, query, key) its dimensions lie; None for a function that does anything else.
+    """
+    graph = score.graph.graph
+    places = dict(zip(graph.find_nodes(op="placeholder"), score.feeds, strict=True))
+    outputs: Any = graph.output_node().args[0]
+    made = outputs[score.returns[0]]
+    if made.target not in _SUMS or made.kwargs:
+        return None
+    for one, other in (made.args, made.args[::-1]):
+        if places.get(one) != ("given", 0) or getattr(other, "target", None) != operator.getitem:
+            continue
+        held, index = other.args
+        group, number = places.get(held, ("", 0))
+        parts = index if isinstance(index, tuple) else (index,)
+        taken = [places.get(part, ("", 0)) for part in parts if isinstance(part, Node)]
+        if group == "captured" and [name for name, _ in taken] == ["given"] * len(parts):
+            return number, tuple(n - 1 for _, n in taken)
+    return None

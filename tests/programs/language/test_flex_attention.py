@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
+from jitmagic.records import watchers
 from jitmagic.trace.builtins.pytorch import flex_attention as builtin
 from tests.codegen.flex_attention_programs import exact, programs
 from tests.programs.counts import counts_of
@@ -103,21 +105,59 @@ def test_result_has_the_layout_of_the_queries() -> None:
     agree(program, tensors())
 
 
-def test_gradients_of_the_operations_are_those_of_attention_written_out() -> None:
-    """On the CPU torch refuses gradients of its inputs, but those of what a function reads."""
-    bias = BIAS.clone().requires_grad_()
+LEARNED: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
+    "queries and keys": ((LENGTH, LENGTH), lambda b, h, i, j: (i, j)),
+    "by head": ((HEADS, LENGTH, LENGTH), lambda b, h, i, j: (h, i, j)),
+    "by batch": ((2, LENGTH, LENGTH), lambda b, h, i, j: (b, i, j)),
+    "all": ((2, HEADS, LENGTH, LENGTH), lambda b, h, i, j: (b, h, i, j)),
+    "longer": ((LENGTH + 3, LENGTH), lambda b, h, i, j: (i, j)),
+    "by distance": ((2 * LENGTH,), lambda b, h, i, j: (i - j + LENGTH,)),
+}
 
-    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[h, i, j])
 
-    given = tensors()
-    q, k, v = given
-    made = jitmagic.jit(program, fullgraph=True)(*given)
-    scores = (q @ k.transpose(-2, -1)) * 8**-0.5 + bias
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_a_learned_bias(
+    name: str, is_masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU torch refuses gradients of its inputs, but not those of what a function reads."""
+    monkeypatch.setattr(builtin, "_check_tensors", lambda *args: None)
+    shape, place = LEARNED[name]
+    axes = [
+        torch.arange(n).view(-1, *(1,) * (3 - d)) for d, n in enumerate((2, HEADS, LENGTH, LENGTH))
+    ]
+    mask, is_kept = (MASKS["causal"], axes[2] >= axes[3]) if is_masked else (None, axes[2] > -1)
+    bias = torch.linspace(-1, 1, math.prod(shape)).view(shape).requires_grad_()
+
+    def program(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        def score(s: Tensor, *axes: Tensor) -> Tensor:
+            return s + bias[place(*axes)]
+
+        return flex_attention(q, k, v, score, mask)
+
+    given = [*(x.requires_grad_() for x in tensors()), bias]
+    operators: list[str] = []
+
+    def watch(record: Any, stage: Any, begins: bool) -> None:
+        if not begins and stage.stage == "partition" and stage.result is not None:
+            operators.extend(str(node.target) for node in stage.result.backward.graph.nodes)
+
+    watchers.append(watch)
+    try:
+        made = jitmagic.jit(program, fullgraph=True)(*given)
+    finally:
+        watchers.remove(watch)
+    wide = [x.detach().double().requires_grad_() for x in given]
+    q, k, v, added = wide
+    scores = (q @ k.mT * 8**-0.5 + added[place(*axes)]).masked_fill(~is_kept, -math.inf)
     wanted = torch.softmax(scores, -1) @ v
-    torch.testing.assert_close(made, wanted)
-    found = torch.autograd.grad(made.sin().sum(), bias)
-    torch.testing.assert_close(found, torch.autograd.grad(wanted.sin().sum(), bias))
+    torch.testing.assert_close(made.double(), wanted, atol=1e-6, rtol=1e-5)
+    found = torch.autograd.grad(made.sin().sum(), given)
+    expected = torch.autograd.grad(wanted.sin().sum(), wide)
+    for one, exact_one in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), exact_one, atol=1e-6, rtol=1e-5)
+    has_kernel = name not in ("longer", "by distance")
+    assert has_kernel == any("bias_gradient" in one for one in operators)
 
 
 def test_changed_mask_and_bias() -> None:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Node
 
+from ....graph.attention.score_function import Captured, added_bias, biased_scores
 from ....graph.autocast_mode import OFF
 from ....graph.node_meta import device_of
 from ....graph.target_names import target_name
@@ -49,6 +50,9 @@ _CONVERSIONS = ("to", "float", "int", "bool", "clone")
 _MOVING = ("getitem", "matmul", "setitem")
 _BLOCKS = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
 _ONE = (1, 1, 1, 1)
+# The axes (batch, head, query, key) that a bias may have for its gradient to have a kernel.
+_BIASES = ((2, 3), (0, 2, 3), (1, 2, 3), (0, 1, 2, 3))
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @handles_named(_OF_TORCH, "flex_attention")
@@ -68,6 +72,7 @@ def _flex_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         kept = _mask_function(machine, mask, query, key)
         blocks, size = (blocks, size) if kept is None else _blocks(machine, mask)
     form, captured = _form(machine, query, score, kept)
+    form, captured = _with_bias(machine, form, captured, query, key)
     form = replace(form, scale=_scale(machine, query, given), blocks=len(blocks), block_size=size)
     nodes = (*(each.node for each in (query, key, value, *blocks)), *captured)
     made = machine.graph.call_transform(
@@ -176,6 +181,40 @@ def _form(
     captured = list(dict.fromkeys(node for one in traced if one for node in one.captured))
     bodies = [None if one is None else with_captured(one, captured) for one in traced]
     return Form(bodies[0], bodies[1], 1.0), tuple(captured)
+
+
+def _with_bias(
+    machine: Machine,
+    form: Form,
+    captured: tuple[Node, ...],
+    query: TensorValue,
+    key: TensorValue,
+) -> tuple[Form, tuple[Node, ...]]:
+    """Name the bias that a score function adds, if it is all that needs a gradient: there is a
+    kernel for it, in four dimensions.
+    """
+    found = None if form.score is None else added_bias(form.score)
+    learned = [
+        n for n, node in enumerate(captured) if _tensor(lift(machine, node)).meta.requires_grad
+    ]
+    if found is None or learned != [found[0]]:
+        return form, captured
+    place, axes = found
+    feeds = () if form.mask is None else form.mask.feeds
+    if axes not in _BIASES or ("captured", place) in feeds:
+        return form, captured
+    bias = _tensor(lift(machine, captured[place]))
+    shape = query.meta.shape[0], query.meta.shape[1], query.meta.shape[2], key.meta.shape[2]
+    if bias.meta.dtype not in _NARROW or tuple(bias.meta.shape) != tuple(shape[n] for n in axes):
+        return form, captured
+    for axis in {0, 1}.difference(axes):
+        bias = _tensor(record(machine, "unsqueeze", [bias, machine.constant(axis)]))
+    sizes = [shape[n] if n in axes else 1 for n in range(4)]
+    score = biased_scores([Captured("bias", bias.node, tuple(sizes))], 1.0).score
+    assert score is not None
+    feeds = tuple((group, place if group == "captured" else n) for group, n in score.feeds)
+    nodes = (*captured[:place], bias.node, *captured[place + 1 :])
+    return replace(form, score=replace(score, feeds=feeds), bias=place), nodes
 
 
 def _traced(machine: Machine, query: TensorValue, function: Value, first: int) -> TracedBody:
