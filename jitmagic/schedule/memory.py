@@ -2,7 +2,8 @@
 
 In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest writes,
 the size of the pool, and for every buffer the step after which it is dead. A pointwise nest may
-write its result over an operand that dies there, if both are accessed at the same offsets.
+write its result over an operand that dies there, if each point accesses both at the same offset of
+memory, whatever their shapes are (a linear layer's result has two dimensions).
 Invariant: two temporaries whose lifetimes overlap never overlap in memory; outputs, and memory that
 an ATen op allocates itself, are never in the pool.
 
@@ -19,7 +20,8 @@ from typing import Protocol, TypeVar
 
 from ..devices import row_of
 from ..lazy_dataclass import dataclass, field
-from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, Scan, walk
+from ..loops.expr import Integer, add, position
+from ..loops.ir import Alias, Buffer, Extern, Load, LoopProgram, Nest, Reduction, Scan, walk
 from ..symbols.size import Dimension, is_same
 from .dependencies import reads_of, storages, store_values, writes_of
 from .externs import out_overload
@@ -135,14 +137,14 @@ def places_in(
     overwrite. `size` has all that may be overwritten.
     """
     owner, places, reused = storages(program), dict[str, int](), dict[str, str]()
-    placed: set[str] = set()
+    starts, placed = _starts(program), set[str]()
     for number, step in enumerate(program.steps):
         written = dict.fromkeys(writes_of(step))
         fresh = [name for name in written if name in pooled and name not in placed]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
             placed.add(name)
-            operand = operand_to_overwrite(program, step, name, dying, owner, size)
+            operand = operand_to_overwrite(program, step, name, dying, owner, starts, size)
             if operand is not None:
                 dying.remove(operand)
             if name in separate:
@@ -190,8 +192,13 @@ def poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
     return made - taken - leaving - set(program.constants)
 
 
-def _are_same(some: Sequence[Dimension], others: Sequence[Dimension]) -> bool:
-    return len(some) == len(others) and all(map(is_same, some, others))
+def _starts(program: LoopProgram) -> dict[str, int]:
+    """Return at which element of its owner's memory each alias starts."""
+    starts: dict[str, int] = {}
+    for step in program.steps:
+        if isinstance(step, Alias):
+            starts[step.name] = starts.get(step.base, 0) + step.offset
+    return starts
 
 
 def operand_to_overwrite(
@@ -200,10 +207,11 @@ def operand_to_overwrite(
     name: str,
     dying: Sequence[str],
     owner: Mapping[str, str],
+    starts: Mapping[str, int],
     size: Mapping[str, Dimension],
 ) -> str | None:
-    """Return a dying operand of a pointwise nest that is read only at the points where `name` is
-    written.
+    """Return a dying operand of a pointwise nest of which each point reads only the element that it
+    writes of `name`.
     """
     if not isinstance(step, Nest):
         return None
@@ -214,15 +222,19 @@ def operand_to_overwrite(
     if store.inner or store.mode != "set" or is_read_again:
         return None
     mine = program.buffers[name]
+    here = position(store.index, mine.stride)
+
+    def is_here(load: Load) -> bool:
+        other = program.buffers[load.buffer]
+        at = add(position(load.index, other.stride), Integer(starts.get(load.buffer, 0)))
+        return other.dtype is mine.dtype and at == here
+
     for candidate in dying:
         if candidate not in size or not is_same(size[candidate], size[name]):
             continue
-        other = program.buffers[candidate]
-        same = other.dtype is mine.dtype and _are_same(
-            (*other.shape, *other.stride), (*mine.shape, *mine.stride)
-        )
+        if program.buffers[candidate].dtype is not mine.dtype:
+            continue
         loads = [n for n in nodes if isinstance(n, Load) and owner[n.buffer] == candidate]
-        places = {(load.buffer, load.index) for load in loads}  # an alias has other indexes
-        if same and places == {(candidate, store.index)}:
+        if loads and all(map(is_here, loads)):
             return candidate
     return None

@@ -137,3 +137,40 @@ def test_independent_chains_are_not_all_started_first():
         return scheduled(_independent_chains, *inputs).pool_bytes
 
     assert pool(12) <= pool(3)
+
+
+def mlp(x, w, v):
+    return (torch.nn.functional.gelu(x @ w.t()) @ v.t()).sum(0)
+
+
+def test_a_linear_layers_result_is_written_over_in_another_shape():
+    inputs = torch.randn(3, 5, 16), torch.randn(48, 16), torch.randn(16, 48)
+    result = scheduled(mlp, *inputs)
+    check_pool(result)
+    gelu = next(s for s in result.program.steps if isinstance(s, Nest) and "erf" in s.name)
+    (source,), (target,) = reads_of(gelu), writes_of(gelu)
+    buffers = result.program.buffers
+    assert buffers[source].shape != buffers[target].shape
+    assert result.pool[source] == result.pool[target]
+    torch.testing.assert_close(jitmagic.jit(mlp)(*inputs), mlp(*inputs))
+
+
+@pytest.mark.parametrize("tier", ["cpp", "numba"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.view(4, 4, 16), lambda y: y.view(16, 16).t(), lambda y: y.view(256)[:256],
+        lambda y: y.flip(0), lambda y: y.view(2, 128).roll(1, 1), lambda y: y.view(8, 32)[1:],
+        lambda y: y.view(16, 16) + y.view(16, 16).t(),
+        lambda y: y.view(2, 8, 16)[1] * y.view(16, 16)[:8],
+    ],
+)  # fmt: skip
+def test_operands_in_other_shapes(view, tier):
+    def fn(x, w):
+        y = torch.mm(x, w).view(-1)
+        return torch.mm((view(y) * 2).reshape(-1, 16).tanh(), w).cumsum(0)
+
+    x, w = torch.randn(16, 16), torch.randn(16, 16) / 4
+    check_pool(scheduled(fn, x, w))
+    got = jitmagic.jit(fn, options={"cpu_tier": tier})(x, w)
+    torch.testing.assert_close(got, fn(x, w))
