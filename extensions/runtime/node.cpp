@@ -2,6 +2,8 @@
 
 #include "node.h"
 
+#include "plan.h"
+
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -148,9 +150,7 @@ void CallState::release(bool ends) {
   if (ends) {
     const std::vector<char> done = parts_of(std::exchange(running_, {}));
     for (size_t p = 0; p < done.size(); p++) freed_[p] |= done[p];
-    for (size_t p = 0; p < done.size(); p++) {
-      for (size_t i : signature->freed[p].saved) still[i] |= !freed_[p];
-    }
+    still = still_read(done);
   }
   released_ = true;
   for (size_t i = 0; i < saved.size(); i++) {
@@ -162,8 +162,17 @@ void CallState::release(bool ends) {
   held.swap(held_);
 }
 
+// Returns which saved tensors parts read that have neither been freed nor are `done`.
+std::vector<char> CallState::still_read(const std::vector<char>& done) const {
+  std::vector<char> still(saved.size());
+  for (size_t p = 0; p < done.size(); p++) {
+    for (size_t i : signature->freed[p].saved) still[i] |= !freed_[p] && !done[p];
+  }
+  return still;
+}
+
 variable_list CompiledBackward::apply(variable_list&& grads) {
-  return state->differentiate(grads, getptr())->take_all();
+  return state->differentiate(grads, getptr(), ends_)->take_all();
 }
 
 Gradients::~Gradients() {
@@ -191,7 +200,7 @@ variable_list Gradients::take_all() {
   return take(all);
 }
 
-std::shared_ptr<Gradients> CallState::differentiate(const variable_list& grads, const NodePtr& node) {
+std::shared_ptr<Gradients> CallState::differentiate(const variable_list& grads, const NodePtr& node, bool ends) {
   const Signature& s = *signature;
   const auto gradients = std::make_shared<Gradients>(s.grad_inputs.size());
   bool any = false;
@@ -206,7 +215,7 @@ std::shared_ptr<Gradients> CallState::differentiate(const variable_list& grads, 
     replay(given, grads, node, held, gradients->ready_);
     return gradients;
   }
-  std::vector<at::Tensor> arguments = unpack(given, node);
+  std::vector<at::Tensor> arguments = unpack(given, node, ends);
   for (size_t i = 0; i < grads.size(); i++) {
     const Geometry& layout = s.tangents[i].layout;
     arguments.push_back(
@@ -241,7 +250,7 @@ std::vector<char> CallState::begin(const std::vector<char>& given) {
   return parts;
 }
 
-variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& node) {
+variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& node, bool ends) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::vector<char> parts = begin(given);
   std::vector<char> read(saved.size(), signature->absent.empty() || (!released_ && !std::ranges::count(given, 0)));
@@ -257,6 +266,10 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
       const StandIn& absent = signature->absent[i];
       values.push_back(absent.element.expand(absent.sizes));
     }
+  }
+  const std::vector<char> still = ends ? still_read(parts) : std::vector<char>(saved.size(), 1);
+  for (size_t i = 0; i < saved.size(); i++) {
+    if (read[i] && !still[i]) saved[i].reset_data();
   }
   return values;
 }
@@ -290,6 +303,10 @@ void CallState::call_backward(
     variable_list&& arguments, const std::vector<char>& given, Gradients& gradients) {
   PyObject* backward = signature->get_backward(given);
   if (!backward) raise_python_error();
+  {
+    const AutocastOff autocast;
+    if (signature->stages.empty() && run_owned(backward, arguments, gradients.ready_)) return;
+  }
   const size_t count = arguments.size();
   std::vector<THPObjectPtr> held;
   std::vector<PyObject*> stack(count + 1);

@@ -83,8 +83,9 @@ class CallState {
   // Saves the inputs that only a replay needs.
   void save_replay_inputs(PyObject* const* args, ForwardSnapshot&& before);
 
-  // Returns the gradients of the signature's `grad_inputs`; `node` is the one that the engine runs.
-  std::shared_ptr<Gradients> differentiate(const variable_list& grads, const NodePtr& node);
+  // Returns the gradients of the signature's `grad_inputs`; `node` is the one that the engine runs. With `ends` no other
+  // backward reads what this one does (retain_graph=False): it is freed as the backward runs, as eager's nodes do.
+  std::shared_ptr<Gradients> differentiate(const variable_list& grads, const NodePtr& node, bool ends = false);
 
   // With `ends`, after a backward without retain_graph: frees what only it and earlier ones read. Otherwise no node
   // is left, and everything is freed.
@@ -103,7 +104,8 @@ class CallState {
   Owned outdated();  // the call's objects, if facts that the backward relies on have changed
   std::vector<char> parts_of(const std::vector<char>& given) const;
   std::vector<char> begin(const std::vector<char>& given);
-  variable_list unpack(const std::vector<char>& given, const NodePtr& node);
+  std::vector<char> still_read(const std::vector<char>& done) const;
+  variable_list unpack(const std::vector<char>& given, const NodePtr& node, bool ends);
   variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node, bool outdated);
   at::Tensor unpack_input(torch::autograd::SavedVariable& input, const NodePtr& node, bool outdated);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, Gradients& gradients);

@@ -40,6 +40,16 @@ void run_program(const Program& program, Frame& frame) {
   run_program(program, frame);
 }
 
+// Returns false with Python's error state set if a warning was made an error.
+bool run_in(const Program& program, Frame& frame) {
+  if (!program.titles->empty() && profiler_is_on()) [[unlikely]] {
+    run_profiled(program, frame);
+  } else {
+    run_program(program, frame);
+  }
+  return !frame.warned || issue_warnings(frame.warned);
+}
+
 void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
   for (int i = 0; i < program.inputs; ++i) bind(frame, i, THPVariable_Unpack(args[i]));
   bind_constants(program, frame);
@@ -47,9 +57,10 @@ void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
 
 // Kernels for aligned pointers read 16 bytes at once, and must not get an input that is an offset view. Checked
 // before anything runs, because a plan may write to its inputs.
-bool misaligned(const Program& program, PyObject* const* args) {
+template <class TensorAt>
+bool misaligned(const Program& program, TensorAt tensor_at) {
   for (int i : program.aligned) {
-    if (reinterpret_cast<uintptr_t>(THPVariable_Unpack(args[i]).const_data_ptr()) % 16) return true;
+    if (reinterpret_cast<uintptr_t>(tensor_at(i).const_data_ptr()) % 16) return true;
   }
   return false;
 }
@@ -92,18 +103,13 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   const Program& program = *reinterpret_cast<Executable*>(self)->program;
   const auto given = PyVectorcall_NARGS(nargsf);
   if (!check_arguments(program, args, given, names)) return nullptr;
-  if (misaligned(program, args)) {
+  if (misaligned(program, [args](int i) { return THPVariable_Unpack(args[i]); })) {
     return PyObject_Vectorcall(reinterpret_cast<Executable*>(self)->otherwise, args, given, nullptr);
   }
   Frame frame;
   frame.slots.resize(program.slots);
   bind_inputs(program, frame, args);
-  if (!program.titles->empty() && profiler_is_on()) [[unlikely]] {
-    run_profiled(program, frame);
-  } else {
-    run_program(program, frame);
-  }
-  if (frame.warned && !issue_warnings(frame.warned)) [[unlikely]] return nullptr;
+  if (!run_in(program, frame)) [[unlikely]] return nullptr;
   return wrap_outputs(program, frame);
   END_HANDLE_TH_ERRORS
 }
@@ -149,6 +155,26 @@ PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners, PyOb
   self->owners = Py_NewRef(owners);
   self->otherwise = Py_XNewRef(otherwise);
   return reinterpret_cast<PyObject*>(self);
+}
+
+bool run_owned(PyObject* graph, std::vector<at::Tensor>& arguments, std::vector<at::Tensor>& results) {
+  if (!Py_IS_TYPE(graph, &executable_type)) return false;
+  const Program& program = *reinterpret_cast<Executable*>(graph)->program;
+  if (arguments.size() != size_t(program.inputs) || results.size() != program.outputs.size()) return false;
+  if (misaligned(program, [&arguments](int i) { return arguments[size_t(i)]; })) return false;
+  Frame frame;
+  frame.slots.resize(program.slots);
+  for (int i = 0; i < program.inputs; ++i) {
+    Slot& slot = frame.slots[i];
+    slot.own = std::move(arguments[size_t(i)]);
+    bind(frame, i, slot.own);
+  }
+  bind_constants(program, frame);
+  if (!run_in(program, frame)) throw python_error();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (const int slot = program.outputs[i]; slot >= 0) results[i] = *frame.slots[slot].seen;
+  }
+  return true;
 }
 
 bool register_plan(PyObject* module) { return PyModule_AddType(module, &executable_type) == 0; }

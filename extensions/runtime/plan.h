@@ -49,4 +49,9 @@ std::vector<int> aligned_inputs(PyObject* aligned, const Program& program);
 // aligned.
 PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners, PyObject* otherwise = nullptr);
 
+// plan.cpp: runs an Executable on arguments that are its own: it takes them, and frees each after its last use. Sets the
+// results, undefined for None. Returns false, with all as it was, if the graph must be called from Python: it is no
+// Executable, or its arguments are not aligned. Needs the GIL and throws.
+bool run_owned(PyObject* graph, std::vector<at::Tensor>& arguments, std::vector<at::Tensor>& results);
+
 }  // namespace jitmagic

@@ -171,11 +171,11 @@ def build_plan(
     places = {vector: builder.count + n for n, vector in enumerate(vectors)}
     builder.count += len(vectors)
     builder.sizes = {nest: tuple(places[v] for v in taken) for nest, taken in sizes.items()}
-    # The caller owns inputs, the executable constants: neither is freed.
-    permanent = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
+    inputs, end = {*program.inputs}, len(program.steps) - 1
     for name, number in schedule.last_use.items():
-        if name not in permanent:
+        # The executable owns constants; inputs that the last step reads live no longer than a call.
+        if name not in program.constants and not (name in inputs and number == end):
             dying.setdefault(number, []).append(name)
     for number, step in enumerate(program.steps):
         builder.add(step)

@@ -16,7 +16,8 @@ elements, pool offsets in bytes. The plan of a PlanTemplate has Sizes, filled in
                                                           a result of another layout is copied;
           | View(slot, base, shape, stride, offset, dtype)    as_strided over base's memory; the
                                                           offset counts from base's first element;
-          | Free(slot)                                    drop the reference.
+          | Free(slot)                                    drop the reference; that of an input frees
+                                                          it if the caller has given it away.
 A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
 frame falls back to eager, which raises the user's own exception.
 """

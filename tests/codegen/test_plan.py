@@ -39,7 +39,8 @@ def test_one_kernel_is_an_allocation_and_a_launch():
 
 def test_a_product_writes_into_the_pool():
     plan, _ = plan_of(lambda x: torch.bmm(x, x).relu(), torch.randn(2, 16, 16))
-    assert kinds(plan) == [Pool, Call, Alloc, Launch, Free]
+    assert kinds(plan) == [Pool, Call, Free, Alloc, Launch, Free]
+    assert plan.steps[2] == Free(0), "the input, if the caller has given it away"
     assert plan.steps[1].op is torch.ops.aten.bmm.out
     assert plan.steps[1].out
 
