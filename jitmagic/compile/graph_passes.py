@@ -126,9 +126,8 @@ def with_joined_collectives(
     if not joins or not any(is_waited(node.target) for node in gm.graph.nodes):
         return gm
     with record.stage(f"{name}: {JOINS}") as stage:
-        made, joined = join_collectives(gm, values, exact=options.precision != "fast")
-        stage.keep(joined)
-    return made
+        made = stage.keep(join_collectives(gm, values, exact=options.precision != "fast"))
+    return made.module
 
 
 def _checked_loops(made: object, before: LoopProgram) -> LoopProgram:

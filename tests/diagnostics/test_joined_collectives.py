@@ -36,6 +36,17 @@ RUN = """
         assert made.untyped_storage().nbytes() == made.numel() * 4
     text = str(jitmagic.explain(tagged)(x, y))
     assert "3 calls of all_gather_into_tensor joined into one, of 192 bytes" in text, text
+    assert "clone_" not in text, text  # kernels that unpack have the lines of a collective
+
+    def differentiated(x, y):
+        made = [funcol.all_gather_tensor_autograd(x * y * n, 0, group) for n in (1, 2)]
+        return (made[0] * made[1]).sum()
+
+    tagged = jitmagic.jit(differentiated, options={**options, "precision": "fast"})
+    tagged(x.requires_grad_(), 2.0).backward()
+    text = str(jitmagic.explain(tagged)(x, 2.0))
+    assert "backward: 2 calls of reduce_scatter_tensor joined into one" in text, text
+    assert "clone_" not in text, text
     dist.destroy_process_group()
     print("done")
 """

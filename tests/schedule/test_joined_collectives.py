@@ -61,8 +61,10 @@ class Program:
         """Return how many calls each joined collective stands for, after checking the graph."""
         self.graph.output(tuple(outputs))
         gm = LazyModule({}, self.graph)
-        self.made, found = join_collectives(gm, exact=exact)
+        joining = join_collectives(gm, exact=exact)
+        self.made, found = joining.module, joining.found
         self.made.graph.lint()
+        assert bool(found) == bool(joining.added)
         counts = [sum(is_waited(n.target) for n in one.graph.nodes) for one in (gm, self.made)]
         sizes = [one.count for one in found]
         assert counts[1] == counts[0] - sum(sizes) + len(sizes)
@@ -218,8 +220,8 @@ def test_symbolic_sizes_become_predicates() -> None:
     outputs = [program.gather(program.input(rows, 8)) for _ in range(3)]
     program.graph.output(tuple(outputs))
     predicates, known = fresh_sizes(of_graph.ranges, [4], renames=True)
-    _, joined = join_collectives(LazyModule({}, program.graph), known)
-    assert [(one.count, one.size) for one in joined] == [(3, 3 * 2 * 4 * 8 * 4)]
+    found = join_collectives(LazyModule({}, program.graph), known).found
+    assert [(one.count, one.size) for one in found] == [(3, 3 * 2 * 4 * 8 * 4)]
     assert predicates.holds_for((5,))
     assert predicates.holds_for((2048,))  # 128 KB of results
     assert not predicates.holds_for((2049,))

@@ -407,7 +407,9 @@ def _budget(record: CompileRecord) -> str:
 def _notes(records: Sequence[CompileRecord], builds: Sequence[Build]) -> tuple[str, ...]:
     notes = [note for r in records for note in (_budget(r), _transforms(r), *_attention(r)) if note]
     notes += [f"{each.name}: {by.describe()}" for each in builds for by in each.replayers]
-    notes += [f"{name}: {one}" for r in records for name, made in _stages(r, JOINS) for one in made]
+    notes += [
+        f"{name}: {one}" for r in records for name, by in _stages(r, JOINS) for one in by.found
+    ]
     return tuple(dict.fromkeys(notes))
 
 

@@ -32,7 +32,7 @@ from ..symbolic.concrete import Values, moved_to
 from .packing import PACKED, is_contiguous, write_joined
 from .waited import is_waited, started_by
 
-__all__ = ["JoinedCollectives", "join_collectives"]
+__all__ = ["JoinedCollectives", "Joining", "join_collectives"]
 
 # Two gloo ranks, medians of interleaved runs, by bytes of each of 20: 1 KB takes 13 times as long
 # alone as joined, 16 KB 7 times, 64 KB 3.4 times, 256 KB 1.5 times; 1 MB is no faster joined.
@@ -54,6 +54,15 @@ class JoinedCollectives:
         return f"{self.count} calls of {self.kind} joined into one, of {self.size} bytes"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Joining:
+    """Holds a graph, what was joined in it, and by name the nodes that this added."""
+
+    module: GraphModule
+    found: tuple[JoinedCollectives, ...] = ()
+    added: Mapping[str, Node] = field(default_factory=dict)
+
+
 @dataclass(eq=False, slots=True)
 class _Bucket:
     """Collectives that may be joined. `after`: they, and the calls that need their results."""
@@ -66,26 +75,28 @@ class _Bucket:
 
 def join_collectives(
     gm: GraphModule, values: Values = MappingProxyType({}), exact: bool = True
-) -> tuple[GraphModule, tuple[JoinedCollectives, ...]]:
-    """Return the graph with small collectives joined, and what was joined. The graph itself if
-    nothing was.
+) -> Joining:
+    """Return the graph with small collectives joined, or the graph itself if there are none.
 
     `values`: those of its symbols, ints or Sizes. `exact`: leave reductions alone whose result may
     depend on where in a message an element is.
     """
     if sum(is_waited(node.target) for node in gm.graph.nodes) < 2:
-        return gm, ()
+        return Joining(gm)
     search = _Search(moved_to(values), exact)
     for node in gm.graph.nodes:
         search.visit(node)
     buckets = [bucket for bucket in search.closed if len(bucket.members) > 1]
     if not buckets:
-        return gm, ()
-    joined = [
+        return Joining(gm)
+    found = [
         JoinedCollectives(_kind(one.members[0]), len(one.members), hint_of(one.size))
         for one in buckets
     ]
-    return LazyModule(gm, _rewritten(gm.graph, buckets)), tuple(joined)
+    made = LazyModule(gm, _rewritten(gm.graph, buckets))
+    before = {node.name for node in gm.graph.nodes}
+    added = {node.name: node for node in made.graph.nodes if node.name not in before}
+    return Joining(made, tuple(found), added)
 
 
 class _Search:
