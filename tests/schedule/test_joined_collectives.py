@@ -165,6 +165,14 @@ def test_collective_of_another_group_stays_in_its_place() -> None:
     assert [n.args[2] for n in program.made.graph.nodes if is_waited(n.target)] == ["0", "1", "0"]
 
 
+def test_no_call_moves_past_a_write() -> None:
+    program = Program()
+    x, y = program.input(4), program.input(4)
+    used = program.call(aten.add.Tensor, y, program.gather(x, ranks=1))
+    program.call(aten.copy_.default, y, x)
+    assert program.joined(used, program.gather(x, ranks=1)) == []
+
+
 def test_call_that_may_communicate_stays_in_its_place() -> None:
     program = Program()
     x = program.input(4)

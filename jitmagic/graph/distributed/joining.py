@@ -109,7 +109,7 @@ class _Search:
 
     def visit(self, node: Node) -> None:
         """Look at the next node."""
-        if node.op == "output":
+        if node.op == "output" or _writes(node):  # what a write changes may be read before it
             self._close(lambda bucket: True)
         if node.op != "call_function":
             return
@@ -174,6 +174,11 @@ def _communicates(node: Node) -> bool:
     )
 
 
+def _writes(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
 def _stays(node: Node) -> bool:
     """Return whether the call may not run later. A long one would keep what it reads, and leave
     little to hide the joined collective behind.
@@ -182,8 +187,6 @@ def _stays(node: Node) -> bool:
     if has_side_effects(target) or may_raise_on_data(node):
         return True
     schema = getattr(target, "_schema", None)
-    if schema is not None and schema.is_mutable:
-        return True
     if schema is None:
         return False
     facts = operation_of(target)  # kernels that choose strides: convolutions, factorisations
