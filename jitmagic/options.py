@@ -50,6 +50,8 @@ PRECISIONS = ("eager", "fast")
 ON_ERROR = ("eager", "raise")
 NOTICES = ("auto", "always", "never")
 KEEP = ("faster", "compiled")
+COLLECTIVES = ("eager", "joined")
+_ALWAYS_COMPILED = {"keep": "compiled", "background": False, "on_error": "raise"}
 PICKLES = ("plain", "artifact")
 CPU_TIERS = ("auto", "cpp", "blocks", "numba", "aten")
 
@@ -73,6 +75,7 @@ class Options:
     dynamic: bool | Dimensions | None = None  # see frame/declared_dynamic.py
     buckets: Buckets | None = None  # see compile/buckets.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
+    collectives: str = "eager"  # "joined": small ones become one; no rank may run as eager then
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
     unroll_limit: int = 100_000  # instructions one trace may interpret, an optimizer's 4 times that
@@ -102,6 +105,15 @@ class Options:
             object.__setattr__(self, "backend", find_backend(named) or named)
         object.__setattr__(self, "shared_caches", _folders(self.shared_caches))
         _check(self)
+        if self.collectives == "joined":
+            # A rank that runs as eager for a while starts others, and all would wait for ever.
+            for name, value in _ALWAYS_COMPILED.items():
+                object.__setattr__(self, name, value)
+
+    @property
+    def never_eager(self) -> bool:
+        """Return whether a call beyond the recompile limit raises rather than run as eager."""
+        return self.fullgraph or self.collectives == "joined"
 
     @property
     def patience(self) -> float:
@@ -258,6 +270,7 @@ def _check(options: Options) -> None:
     _one_of("on_error", options.on_error, ON_ERROR)
     _one_of("notices", options.notices, NOTICES)
     _one_of("keep", options.keep, KEEP)
+    _one_of("collectives", options.collectives, COLLECTIVES)
     _one_of("pickle", options.pickle, PICKLES)
     _one_of("cpu_tier", options.cpu_tier, (*CPU_TIERS, *RENDERERS.rows))
     for name in ("fullgraph", "cuda_graphs", "fuse", "persist", "verify"):

@@ -25,6 +25,7 @@ __all__ = [
     "BUILDING",
     "COMPILED",
     "FOUND",
+    "JOINS",
     "USERS_BACKEND",
     "USERS_PASS",
     "CompileRecord",
@@ -216,6 +217,7 @@ _OF_THE_CALL = ("import", "trace", "emit")  # stages that never leave the callin
 BUILDING = "load"  # the stage in which kernels are built in the background
 FOUND = "find"  # the stage that looks for an entry that another process has left on disk
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
+JOINS = "join collectives"  # ends the name of a stage, whose result is a `Joining`
 USERS_PASS = "pass "  # begins the name of a stage in which a registered pass runs
 AT_LIMIT = Eager(
     "its recompile limit is reached (one more variant is tried whenever such calls have doubled)"

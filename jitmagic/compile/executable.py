@@ -32,7 +32,7 @@ from ..runtime.load import load
 from ..schedule import schedule, turned_outputs
 from ..torch_types import Executable
 from .background import left_to_background
-from .graph_passes import edit_loops
+from .graph_passes import edit_loops, with_joined_collectives
 from .lazy_backwards import at_first_use, stand_in_inputs, warn_of_replay
 from .profiler_names import call_places, titles_of
 from .sized_backwards import Builders
@@ -64,6 +64,7 @@ def build_executable(
     `saved`: the outputs that only the backward reads, whose strides the kernels may choose.
     `training`: the graph is a backward, or a forward that has one; for passes.
     """
+    gm = with_joined_collectives(gm, name, options, record)
     device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":

@@ -1,4 +1,5 @@
-"""Runs the registered passes on the graphs of a compile, and checks each result.
+"""Runs the registered passes on the graphs of a compile, and checks each result; and jitmagic's own
+pass over ATen graphs, which joins collectives.
 
 Input: the result of a stage. Output: the same with edited graphs, or an edited LoopProgram. After
 each pass the metas of new nodes are inferred, dead nodes are erased, and the graph must have the
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,12 +33,15 @@ from ..autograd.result import Joint, Partition
 from ..budget import check
 from ..errors import PassFailed, is_ours
 from ..extend.passes import PassContext, RegisteredPass, passes_for
+from ..graph.distributed.waited import is_waited
 from ..graph.memory import memory_of
 from ..graph.node_meta import mutated_by
 from ..graph.passes import describe_edited, drop_dead_code, state_of
+from ..graph.symbolic.concrete import Values
 from ..late import late_names
 from ..loops.ir import Buffer, LoopProgram
-from ..records import USERS_PASS, Recording
+from ..options import Options
+from ..records import JOINS, USERS_PASS, Recording
 from ..schedule.dependencies import storages, writes_of
 from ..spec import TensorSpec
 from ..symbols.size import is_same
@@ -46,6 +50,7 @@ from ..trace.result import Trace
 
 if TYPE_CHECKING:
     from ..autograd.verify import describe_calls, normalized_strides
+    from ..graph.distributed.joining import join_collectives
     from ..graph.verify import verify
     from ..loops.verify import verify as verify_loops
 else:
@@ -53,12 +58,13 @@ else:
         globals(),
         {
             "autograd.verify": "describe_calls, normalized_strides",
+            "graph.distributed.joining": "join_collectives",
             "graph.verify": "verify",
             "loops.verify": "verify as verify_loops",
         },
     )
 
-__all__ = ["edit_captured", "edit_joint", "edit_loops", "edit_parts"]
+__all__ = ["edit_captured", "edit_joint", "edit_loops", "edit_parts", "with_joined_collectives"]
 
 aten = torch.ops.aten
 _COPY = aten.copy_.default
@@ -104,6 +110,24 @@ def edit_loops(program: LoopProgram, training: bool, record: Recording) -> LoopP
             with _checking(one):
                 program = program if returned is None else _checked_loops(returned, program)
     return program
+
+
+def with_joined_collectives(
+    gm: GraphModule,
+    name: str,
+    options: Options,
+    record: Recording,
+    values: Values = MappingProxyType({}),
+) -> GraphModule:
+    """Return the graph with small collectives joined, if the options ask for it. `values`: those of
+    its symbols. All tiers run this graph, as all ranks must start the same collectives.
+    """
+    joins = options.collectives == "joined"
+    if not joins or not any(is_waited(node.target) for node in gm.graph.nodes):
+        return gm
+    with record.stage(f"{name}: {JOINS}") as stage:
+        made = stage.keep(join_collectives(gm, values, exact=options.precision != "fast"))
+    return made.module
 
 
 def _checked_loops(made: object, before: LoopProgram) -> LoopProgram:

@@ -32,7 +32,7 @@ from ..runtime.native import SizeTemplate
 from ..schedule import schedule
 from ..symbols.predicates import Predicates, fresh_sizes, read_as_ints
 from ..symbols.symbolic_numbers import Symbol
-from .graph_passes import edit_loops
+from .graph_passes import edit_loops, with_joined_collectives
 from .profiler_names import call_places, titles_of
 
 __all__ = [
@@ -186,6 +186,7 @@ def render_sized(
         renames=True,
         excludes_sizes=excludes_sizes,
     )
+    gm = with_joined_collectives(gm, name, options, record, known)
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(edit_loops(lower(gm, name, known), training, record))
         if options.verify:

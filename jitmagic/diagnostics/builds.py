@@ -8,7 +8,7 @@ split into subgraphs (graph/subgraphs.py) or at operators with data-dependent ou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from torch.fx import Graph, GraphModule, Node
 
@@ -21,9 +21,9 @@ from ..graph.operators.foreign import is_foreign
 from ..graph.subgraphs import Subgraph, split_if_possible
 from ..graph.symbolic.data_split import split_at_data
 from ..graph.targets.control_flow import PLACES, control_flow_in
-from ..lazy_dataclass import dataclass, replace
+from ..lazy_dataclass import dataclass, field, replace
 from ..loops.ir import Extern, Nest
-from ..records import Compiled, CompileRecord
+from ..records import JOINS, Compiled, CompileRecord
 from ..replacements import Replacement
 from ..runtime.cuda_graphs.replayer import Replayer
 from ..schedule.result import Schedule
@@ -59,7 +59,7 @@ _CALLS = ("call_function", "call_method", "call_module")
 class Build:
     """Describes one executable of a compile; `part`: the forward and backward graphs it belongs
     to; `meanwhile`: what becomes of kernels that were interpreted at first; `replayers`: of its
-    CUDA graphs.
+    CUDA graphs; `added`: nodes that the graphs have not, as they pack small collectives.
     """
 
     name: str  # "forward", "backward"
@@ -69,6 +69,7 @@ class Build:
     part: Partition | None = None
     meanwhile: Replacement | None = None
     replayers: Collection[Replayer] = ()
+    added: Mapping[str, Node] = field(default_factory=dict)
 
     @property
     def is_backward(self) -> bool:
@@ -95,18 +96,22 @@ def builds_of(records: Iterable[CompileRecord]) -> list[Build]:
 
 def _loads_and_partitions(record: CompileRecord) -> Iterator[Build | Partition]:
     schedule, plan, source = None, None, None
+    added: Mapping[str, Node] = {}
     for stage in record.stages:
         name, _, kind = stage.stage.partition(": ")
         if isinstance(stage.result, Partition):
             yield stage.result
+        elif kind == JOINS:
+            added = stage.result.added
         elif kind == "schedule":
             schedule = stage.result
         elif kind == "render":
             plan, source = stage.result
         elif kind == "load" and stage.result is not None and schedule and plan:
             loaded = stage.result
-            yield Build(name, schedule, plan, source, None, loaded.meanwhile, loaded.replayers)
-            schedule, plan = None, None
+            of_kernels = loaded.meanwhile, loaded.replayers
+            yield Build(name, schedule, plan, source, None, *of_kernels, added)
+            schedule, plan, added = None, None, {}
 
 
 def _with_backward(differentiated: list[Partition], build: Build) -> Partition | None:
@@ -116,6 +121,7 @@ def _with_backward(differentiated: list[Partition], build: Build) -> Partition |
     """
     steps = [s for s in build.schedule.program.steps if isinstance(s, Nest | Extern)]
     own = {n for s in steps for n in (s.origins if isinstance(s, Nest) else (s.name,))}
+    own -= build.added.keys()
     fitting = [part for part in differentiated if own <= _names(part.backward)]
     if not fitting:
         return None
@@ -161,10 +167,11 @@ def nodes_of(build: Build) -> dict[str, Node]:
     backward.
     """
     if build.part is None:
-        return {}
+        return dict(build.added)
     gm = build.part.backward if build.is_backward else build.part.forward
     nodes: list[Node] = [] if gm is None else list(gm.graph.nodes)
-    return {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
+    own = {node.name: node for node in nodes if node.op not in ("placeholder", "output")}
+    return {**build.added, **own}
 
 
 def has_backward(builds: Iterable[Build]) -> bool:

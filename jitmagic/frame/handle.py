@@ -407,8 +407,8 @@ class Handle:
     def _reach_limit(self, values: Values) -> None:
         missed = self.why_missed(values)
         limit, count = self.options.recompile_limit, self.ledger.count
-        if self.options.fullgraph:
-            raise limit_refusal(self.label, count, limit, missed, self.resume_line)
+        if self.options.never_eager:
+            raise limit_refusal(self.label, count, self.options, missed, self.resume_line)
         self._give_up(AT_LIMIT, Retries())
         post_limit(self.original)
         if not self._is_below_limit:  # else already reported for the root
@@ -417,7 +417,7 @@ class Handle:
 
     def _grows(self, values: Values) -> bool:
         """Return whether this call belongs to a series in which something grows per call."""
-        if self.options.fullgraph:
+        if self.options.never_eager:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
         # Each new size is planned anyway, so undeclared symbols save nothing if all sizes are new.

@@ -7,6 +7,7 @@ eager from now on, and a hint.
 from __future__ import annotations
 
 from ..errors import RecompileWarning, Unsupported, UserLine, warn
+from ..options import Options
 from ..records import Missed
 from .never_hooked import is_of_library, users_line
 from .original import Original
@@ -28,11 +29,13 @@ def _named_for_user(original: Original) -> str:
 
 
 def limit_refusal(
-    label: str, count: int, limit: int, missed: Missed, line: UserLine | None
+    label: str, count: int, options: Options, missed: Missed, line: UserLine | None
 ) -> Unsupported:
     """Return the error for a call beyond the recompile limit that must not run as eager."""
+    limit = options.recompile_limit
+    option = "fullgraph=True" if options.fullgraph else f'collectives="{options.collectives}"'
     return Unsupported(
-        f"{label} was compiled {count} times, which is its recompile limit, and fullgraph=True "
+        f"{label} was compiled {count} times, which is its recompile limit, and {option} "
         f"forbids running as eager: {_difference_in(missed)}",
         f'options={{"recompile_limit": {2 * limit}}}, or pass the varying value as a tensor '
         "argument",

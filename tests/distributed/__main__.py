@@ -9,8 +9,9 @@ from pathlib import Path
 from .corpus import load
 from .runner import Outcome, run_all
 
-# mixed: jitmagic on rank 0, eager on the other; autocast: jitmagic, under autocast to bfloat16
-SYSTEMS = ("jitmagic", "torch", "mixed", "autocast")
+# mixed: jitmagic on rank 0, eager on the other; autocast: jitmagic, under autocast to bfloat16;
+# joined: jitmagic, with small collectives joined
+SYSTEMS = ("jitmagic", "torch", "mixed", "autocast", "joined")
 
 
 def _arguments() -> argparse.Namespace:

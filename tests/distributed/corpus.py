@@ -27,6 +27,7 @@ MODULES = (
     "pipelines",
     "differing_ranks",
     "unusual_arguments",
+    "joined_collectives",
     "one_process_programs",
 )
 

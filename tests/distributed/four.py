@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -138,13 +139,41 @@ def joined(rank: int) -> None:
     torch.testing.assert_close(*states, rtol=1e-4, atol=1e-5)
 
 
+def small_collectives(rank: int) -> None:
+    """Join collectives of all ranks, and of pairs, where two floats are added in one order only."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    own, everyone = pairs[rank // 2], dist.group.WORLD
+
+    def mixed(x: Tensor) -> list[Tensor]:
+        found = []
+        for group in (everyone, own):
+            found += [funcol.all_gather_tensor(x * n, 0, group) for n in (1, 2)]
+            found += [funcol.all_reduce(x[0] * n, "sum", group) for n in (1, 2, 4)]
+            found += [funcol.all_reduce((x[n] > 0).sum(), "sum", group) for n in (0, 1)]
+        return found
+
+    tagged = jitmagic.jit(mixed, options={"persist": False, "collectives": "joined"})
+    for x in _batches(rank, (4, 6, 5)):
+        for made, wanted in zip(tagged(x), mixed(x), strict=True):
+            assert torch.equal(made, wanted)
+    handle = handle_of(tagged)
+    assert handle is not None
+    for record in handle.journal:
+        joined = record.result("forward: join collectives")
+        kinds = [(one.kind.removesuffix("_into_tensor"), one.count) for one in joined.found]
+        assert sorted(kinds) == [
+            ("all_gather", 2), ("all_gather", 2),
+            ("all_reduce", 2), ("all_reduce", 2), ("all_reduce", 3),
+        ], kinds  # fmt: skip
+
+
 def main() -> None:
     rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     compiles = groups(rank)
-    for run in (shapes, hybrid_sharded, tensor_parallel, joined):
+    for run in (shapes, hybrid_sharded, tensor_parallel, joined, small_collectives):
         print(run.__name__, flush=True)
         run(rank)
     answer(compiles)

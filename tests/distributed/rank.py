@@ -34,6 +34,7 @@ varying.board = lambda: None
 
 SYSTEMS = {"jitmagic": Jitmagic, "torch": TorchCompile, "eager": Eager}
 MIXED = "mixed"  # jitmagic on rank 0, eager on the other one
+JOINED = "joined"  # jitmagic, with small collectives joined
 AUTOCAST = "autocast"  # jitmagic, and eager beside it, under autocast to bfloat16
 System = Eager | Jitmagic | TorchCompile
 Collective = tuple[str, list[Any], list[Any]]
@@ -85,15 +86,18 @@ def _reordered(actual: list[Collective], expected: list[Collective]) -> str:
 
 def examine(program: Program, system_name: str, world: World) -> dict[str, Any]:
     """Run a program as eager and under a system; what either raises is an answer too."""
-    found: dict[str, Any] = {"wrong": "", "raised": "", "reordered": "", "order": []}
+    found: dict[str, Any] = {"wrong": "", "raised": "", "reordered": "", "order": [], "of_eager": 0}
     cast = torch.autocast("cpu", torch.bfloat16, system_name == AUTOCAST, cache_enabled=False)
     if system_name == MIXED:
         system_name = "eager" if world.rank else "jitmagic"
     system = SYSTEMS.get(system_name, Jitmagic)()
+    if isinstance(system, Jitmagic) and system_name == JOINED:
+        system.keywords["options"] = {"collectives": "joined"}
     try:
         with cast:
             expected, order = _observe(program, Eager(), world)
             actual, found["order"] = _observe(program, system, world)
+        found["of_eager"] = len(order)
         found["wrong"] = _difference(actual, expected, program)
         found["reordered"] = _reordered(found["order"], order)
     except Exception:

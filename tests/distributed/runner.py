@@ -40,7 +40,9 @@ ENVIRONMENT = {  # unless the caller sets another value
 
 @dataclass(frozen=True)
 class Outcome:
-    """What both ranks made of a program; `wrong` is empty where all is right."""
+    """What both ranks made of a program; `wrong` is empty where all is right. `started`: the
+    collectives of the first rank, as eager and under the system.
+    """
 
     title: str
     wrong: str = ""
@@ -50,6 +52,7 @@ class Outcome:
     eager: int = 0
     why: tuple[str, ...] = ()
     seconds: float = 0.0
+    started: tuple[int, int] = (0, 0)
 
 
 class Pair:
@@ -167,6 +170,7 @@ def _outcome(
         *(max(answer[name] for answer in given) for name in ("graphs", "breaks", "eager")),
         tuple(dict.fromkeys(reason for answer in given for reason in answer["why"])),
         seconds,
+        (given[0]["of_eager"], len(given[0]["order"])),
     )
 
 

@@ -69,6 +69,26 @@ def test_rank_that_runs_as_eager_fits_one_that_is_compiled() -> None:
             assert not outcome.reordered, (outcome.title, outcome.reordered)
 
 
+_JOINED = {  # collectives of the first rank, as eager and where small ones are joined
+    "small gathers of several layouts, one of which a product needs": (20, 8),
+    "small reductions, scatters and broadcasts of several sizes": (56, 28),
+    "gradients of small gathers and scatters": (48, 16),
+    "a tagged step that clips a sequence-parallel model": (42, 30),
+    "gradients averaged by hand after the backward": (16, 4),
+    "FSDP2, parameters gathered in full by tagged code": (12, 1),
+    "two collectives that are equal on one rank": (8, 4),
+    "works in a list, in another order on each rank": (12, 4),
+    "backwards of independent collectives, in the other order on one rank": (16, 16),
+}
+
+
+def test_small_collectives_are_joined_alike_on_both_ranks() -> None:
+    """All programs: python -m tests.distributed --system joined."""
+    outcomes = list(run_all(list(_JOINED), "joined", seconds=20))
+    assert not [outcome.wrong for outcome in outcomes if outcome.wrong]
+    assert {outcome.title: outcome.started for outcome in outcomes} == _JOINED
+
+
 @pytest.mark.skipif(not torch.__version__.startswith(STATED_FOR), reason="counts differ by torch")
 def test_tensor_parallel_programs_have_the_same_graphs_under_autocast() -> None:
     """All programs: python -m tests.distributed --system autocast."""

@@ -30,7 +30,7 @@ from ...guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ...late import load
 from ...lazy_dataclass import dataclass, replace
 from ...options import Options
-from ...records import Compiled, CompileRecord
+from ...records import JOINS, Compiled, CompileRecord
 from ...torch_types import AnyFunction
 from ...trace.result import Break, Trace
 from ..builds import Build, builds_in_use, builds_of, by_variant, newest_variants, operations_of
@@ -407,6 +407,9 @@ def _budget(record: CompileRecord) -> str:
 def _notes(records: Sequence[CompileRecord], builds: Sequence[Build]) -> tuple[str, ...]:
     notes = [note for r in records for note in (_budget(r), _transforms(r), *_attention(r)) if note]
     notes += [f"{each.name}: {by.describe()}" for each in builds for by in each.replayers]
+    notes += [
+        f"{name}: {one}" for r in records for name, by in _stages(r, JOINS) for one in by.found
+    ]
     return tuple(dict.fromkeys(notes))
 
 
