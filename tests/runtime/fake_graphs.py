@@ -60,9 +60,20 @@ def storage_at_address(x):
     return torch._C._construct_storage_from_data_pointer(address, x.device, size)
 
 
+empty_like = policy._empty_like
+
+
+def zeros_like(tensor, device):
+    """Memory for an input whose values are valid indices, as this capture runs kernels on them."""
+    made = empty_like(tensor, device)
+    memory_of(made).zero_()
+    return made
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(policy, "capture", fake_capture)
+    monkeypatch.setattr(policy, "_empty_like", zeros_like)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 

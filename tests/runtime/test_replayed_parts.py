@@ -176,6 +176,37 @@ def test_writes_to_inputs_between_parts(cut, moves):
     assert sum(part.replays > 0 for part in whole.parts.replayers) >= 2
 
 
+def test_indexing_with_masks(cut):
+    """What follows a data-dependent size is compiled apart; parts are cut within that."""
+
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = scaled((x @ w).relu(), 2.0)
+        chosen = y[y > 0.5]
+        return chosen.sum() * 2, (y @ w).tanh()
+
+    call, w = replayed(program), torch.randn(4, 4)
+    for x in [torch.randn(4, 4) for _ in range(8)]:
+        torch.testing.assert_close(call(x, w), program(x, w))
+    assert eager_of(call) == []
+    assert any(part.replays for whole in cut for part in whole.parts.replayers)
+
+
+def test_numbers_that_only_some_kernels_read(cut):
+    """A number of the CPU, such as a learning rate, is read by what a part launches."""
+
+    def program(p: Tensor, g: Tensor, rate: float) -> Tensor:
+        p.sub_(g.tanh() * rate)
+        return (p.exp() @ p).relu()
+
+    call = replayed(program)
+    ours, theirs = torch.ones(4, 4), torch.ones(4, 4)
+    for n in range(8):
+        g = torch.randn(4, 4)
+        rate = 0.1 * (n + 1)
+        torch.testing.assert_close(call(ours, g, rate), program(theirs, g, rate))
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_results_that_are_inputs_or_views_of_them(cut):
     def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y = scaled(x.sin() + 1, 2.0)
@@ -243,6 +274,16 @@ def test_only_the_part_that_gives_up_is_launched(cut, monkeypatch):
     torch.testing.assert_close(found, [((x.sin() + 1) * 2).exp().sum()] * 6)
     ((first, _, last),) = replays_of(cut)
     assert (first, last) == (0, 5)
+
+
+def test_a_thread_that_comes_while_a_plan_is_cut_runs_the_parts(cut):
+    call, x = replayed(lambda x: scaled(x.sin() + 1, 2.0).exp().sum()), torch.randn(4)
+    call(x)
+    (whole,) = cut
+    assert whole.choose((x,)) is whole.parts.run
+    assert whole.choose((torch.randn(4),)) is whole.parts.run
+    assert len(cut) == 1
+    assert not whole.recordings
 
 
 def test_sizes_have_parts_of_their_own(cut):

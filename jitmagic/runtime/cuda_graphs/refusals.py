@@ -19,7 +19,6 @@ __all__ = [
     "generator_states",
     "launch_count",
     "launch_time",
-    "pays_back",
     "step_refusals",
 ]
 
@@ -132,11 +131,6 @@ def launch_time(steps: Iterable[PlanStep]) -> int:
     """Return the microseconds of host time that the launches of steps take."""
     times = {Launch: LAUNCH_TIME, Call: CALL_TIME}
     return sum(times.get(type(step), 0) for step in steps)
-
-
-def pays_back(steps: Iterable[PlanStep]) -> bool:
-    """Return whether a replay takes no longer than the launches of these steps."""
-    return launch_time(steps) >= REPLAY_TIME
 
 
 def communicates(plan: Plan) -> bool:

@@ -183,7 +183,8 @@ class Replayer:
         a lock on all replayers: recordings share the capture stream and memory.
         """
         with torch.no_grad():
-            chosen = None if self.refused else self._chosen(inputs)
+            is_decided = self.refused or self.parts is not None  # by another thread, meanwhile
+            chosen = None if is_decided else self._chosen(inputs)
         if self.parts is not None:
             return self.parts.run
         return self.run_unrecorded if self.refused else chosen
