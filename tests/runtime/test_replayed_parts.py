@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.runtime import load
 from jitmagic.runtime.cuda_graphs import replayer as policy
 from jitmagic.runtime.cuda_graphs.graph_pool import MAX_SIZES
 from jitmagic.runtime.cuda_graphs.replayer import Replayer
@@ -301,16 +302,39 @@ def test_sizes_have_parts_of_their_own(cut):
     assert len(recorded) == MAX_SIZES  # a size counts once, whatever its parts
 
 
-def test_explain_says_which_parts_are_replayed():
-    def program(x: Tensor) -> Tensor:
-        return scaled(x.sin() + 1, 2.0).exp().sum()
+@pytest.fixture
+def aligned_kernels(monkeypatch) -> list[bool]:
+    """Kernels of the CPU are loaded as those of a GPU: for aligned inputs, and for any."""
+    built: list[bool] = []
 
-    call = replayed(program)
-    for _ in range(4):
-        call(torch.ones(4))
-    text = str(jitmagic.explain(call)(torch.ones(4)).full())
-    assert "2 of 3 parts, 2 of 3 launches, are replayed as CUDA graphs" in text
-    assert "replayed_parts.scaled.default is a custom operator" in text
+    def kernels(plan, source, target, options, images, is_aligned=True):
+        built.append(is_aligned)
+        return load._host_kernels(source, target, options, lambda text: None, images)
+
+    def template(plan, source, *given):
+        return load._triton_template(plan, source, *given)
+
+    monkeypatch.setattr(load, "_triton_kernels", kernels)
+    monkeypatch.setattr(load, "_load_host", load._load_triton)
+    monkeypatch.setattr(load, "_loaded_template", template)
+    return built
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_that_are_not_aligned(cut, aligned_kernels, dynamic):
+    """Kernels for any input are built once for all parts, when one first needs them."""
+
+    def program(x: Tensor) -> Tensor:
+        return (scaled(x.sin() + 1, 2.0) * x).exp().sum()
+
+    options = {"cuda_graphs": True, "keep": "compiled"}
+    call, memory = jitmagic.jit(program, dynamic=dynamic, options=options), torch.randn(64)
+    for start in (1, 0, 3, 4, 1):  # the first call of each part launches its kernels
+        for size in (20, 30)[: 1 + dynamic]:
+            x = memory[start : start + size]
+            torch.testing.assert_close(call(x), program(x))
+    assert aligned_kernels == [True, False]
+    assert len(cut) == 1 + dynamic
 
 
 def test_parts_are_freed_with_the_function(cut):
