@@ -7,7 +7,7 @@ that the schedule chose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from ..lazy_dataclass import dataclass, field
@@ -87,11 +87,11 @@ class _Builder:
                 names = nest_arguments(step)
                 for name in names:
                     self.ensure_memory(name)
-                self.launch(step.name, names)
+                self.launch(step.name, names, writes_of(step))
             case Extern(name=name) if (kernel := self.distinct.attention.get(name)) is not None:
                 for argument in kernel.arguments:
                     self.ensure_memory(argument)
-                self.launch(name, kernel.arguments)
+                self.launch(name, kernel.arguments, kernel.written.values())
             case Extern():
                 self.call(step)
             case Alias(name, base, offset):
@@ -100,9 +100,9 @@ class _Builder:
                 view = View(slot, self.slots[base], made.shape, made.stride, offset, made.dtype)
                 self.steps.append(view)
 
-    def launch(self, nest: str, names: tuple[str, ...]) -> None:
-        """Launch the nest's kernel; a shared kernel gets the address of the nest's first
-        element.
+    def launch(self, nest: str, names: tuple[str, ...], writes: Collection[str]) -> None:
+        """Launch the nest's kernel, which writes the buffers `writes`; a shared kernel gets the
+        address of the nest's first element.
         """
         slots = [self.slots[name] for name in names]
         # A View of shape () is an address for the kernel; the executor creates no tensor for it.
@@ -115,7 +115,8 @@ class _Builder:
                 moved.append(Free(self.count))
                 self.count += 1
         taken = (*slots, *self.sizes.get(nest, ()))
-        self.steps += [Launch(self.distinct.kernels[nest], taken), *moved]
+        written = tuple([slot for slot, name in zip(slots, names, strict=True) if name in writes])
+        self.steps += [Launch(self.distinct.kernels[nest], taken, written), *moved]
 
     def call(self, step: Extern) -> None:
         """Add an ATen call, with `out=` where the plan provides the result's memory."""

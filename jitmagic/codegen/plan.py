@@ -10,7 +10,7 @@ elements, pool offsets in bytes. The plan of a PlanTemplate has Sizes, filled in
           | Reuse(slot, base, shape, stride, dtype, device)  the memory of the dead slot base; a
                                                           fresh tensor if it is still referenced;
           | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace;
-          | Launch(kernel, args)                          a generated kernel on the slots' pointers;
+          | Launch(kernel, args, written)                 a generated kernel on the slots' pointers;
           | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs, NumberSlot
                                                           refs and constants;
                                                           a result of another layout is copied;
@@ -118,6 +118,7 @@ class Pool(PlanStep):
 class Launch(PlanStep):
     kernel: str  # a name in KernelSource.symbols
     args: tuple[int, ...]
+    written: tuple[int, ...] | None = None  # those of `args` that it writes; None: any of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ..graph.triton.launches import kernel_name
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
-from ..runtime.cuda_graphs.refusals import recording_refusal
+from ..runtime.cuda_graphs.partitions import partitions_of, reasons
 from ..trace.result import Break, Trace
 from .structured import trace_to
 
@@ -208,9 +208,20 @@ def _cudagraphs(recording: Recording, stage: RunningStage) -> Messages:
         return
     plan: Plan = stage.result[0]
     on_cuda = row_of(plan.device).runs_cuda
-    why = recording_refusal(plan, ()) if on_cuda else f"it runs on {plan.device}"
-    may = f"no CUDA graph: {why}" if why else "may be recorded as a CUDA graph"
+    may = _recordable(plan) if on_cuda else f"no CUDA graph: it runs on {plan.device}"
     yield f"{recording.name}, {plan.name}: {may}", None
+
+
+def _recordable(plan: Plan) -> str:
+    """Return what of a plan may be recorded, and why the rest is not."""
+    parts = partitions_of(plan, ())
+    why = "; ".join(reasons(why for part in parts for why in part.refused))
+    if not why:
+        return "may be recorded as a CUDA graph"
+    if len(parts) == 1:
+        return f"no CUDA graph: {why}"
+    count = sum(not part.refused for part in parts)
+    return f"{count} of {len(parts)} parts may be recorded as CUDA graphs: {why}"
 
 
 NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Messages]]] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from ..errors import ExtensionFailed, ToolchainError
 from ..extend.devices import RENDERERS
 from ..extension import runtime_module
 from ..late import late_names
-from ..lazy_dataclass import dataclass, replace
+from ..lazy_dataclass import dataclass, field, replace
 from ..options import Options
 from ..replacements import Replacement
 from ..symbols.symbolic_numbers import Symbol
@@ -73,7 +73,8 @@ class Loaded:
     """`run(*tensors) -> tuple`. `cached`: the kernels came from the disk cache. `refused`: reasons
     for compiling without the precompiled header, for the journal. `files`: the kernels' names in
     the disk cache. `meanwhile`: the end of kernels that are interpreted until these are built.
-    `replayers`: those of its CUDA graphs that are alive.
+    `replayers`: those of its CUDA graphs that are alive. `bind` returns the executable of another
+    plan that launches the same kernels.
     """
 
     run: Executable
@@ -83,6 +84,7 @@ class Loaded:
     files: tuple[str, ...] = ()
     meanwhile: Replacement | None = None
     replayers: Collection[Replayer] = ()
+    bind: Callable[[Plan], Executable] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class LoadedTemplate:
     files: tuple[str, ...] = ()
     meanwhile: Replacement | None = None
     replayers: Collection[Replayer] = ()
+    bind: Callable[[Plan], SizeTemplate] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +137,14 @@ def load(
     of those of the cache.
     """
     if source is None or not source.symbols:
-        loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
+        bind = partial(make_executable, kernels=others)
+        loaded = Loaded(bind(plan), cached=True, kernels=0, bind=bind)
     elif source.language == "triton":
         loaded = _load_triton(plan, source, target, options, report, others, images)
     else:
         loaded = _load_host(plan, source, target, options, report, others, images)
     if options.cuda_graphs and can_replay(plan):
-        replayer = Replayer(loaded.run, plan)
+        replayer = Replayer(loaded.run, plan, bind=loaded.bind)
         loaded = replace(loaded, run=replaying(replayer), replayers=WeakSet([replayer]))
     if not others:
         made_by(loaded.run, "load", plan, source, target)
@@ -166,10 +170,11 @@ def load_template(
 
 def _recorded_at_sizes(loaded: LoadedTemplate, plans: PlanTemplate) -> LoadedTemplate:
     """Return a template whose executables are replayed: each size tuple has its own CUDA graph."""
-    pool, made, template = GraphPool(), WeakSet[Replayer](), loaded.plan
+    pool, made, template, bind = GraphPool(), WeakSet[Replayer](), loaded.plan, loaded.bind
 
     def replaying_at(values: tuple[int, ...]) -> Executable:
-        replayer = Replayer(template.at(values), plans.plan(values), pool)
+        bind_at = None if bind is None else lambda part: bind(part).at(values)
+        replayer = Replayer(template.at(values), plans.plan(values), pool, bind_at)
         made.add(replayer)
         return replaying(replayer)
 
@@ -186,13 +191,14 @@ def _loaded_template(
     images: Images | None,
 ) -> LoadedTemplate:
     if source is None or not source.symbols:
-        return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
+        bind = partial(executable_template, kernels={}, symbols=symbols)
+        return LoadedTemplate(bind(plan), cached=True, kernels=0, bind=bind)
     if source.language == "triton":
         return _triton_template(plan, source, symbols, target, options, report, images)
     kernels = _host_kernels(source, target, options, report, images)
-    made = executable_template(plan, kernels.entries, symbols)
-    count = len(kernels.entries)
-    return LoadedTemplate(made, kernels.cached, count, kernels.files, kernels.meanwhile)
+    bind = partial(executable_template, kernels=kernels.entries, symbols=symbols)
+    count, made = len(kernels.entries), bind(plan)
+    return LoadedTemplate(made, kernels.cached, count, kernels.files, kernels.meanwhile, bind=bind)
 
 
 def _load_host(
@@ -207,10 +213,10 @@ def _load_host(
     if others:  # they time the kernels, so these are the compiled ones
         source = replace(source, meanwhile="")
     kernels = _host_kernels(source, target, options, report, images)
-    run = make_executable(plan, {**kernels.entries, **others})
+    bind = partial(make_executable, kernels={**kernels.entries, **others})
     refused = refusals() if source.language == "cpp" else ()
-    count = len(kernels.entries)
-    return Loaded(run, kernels.cached, count, refused, kernels.files, kernels.meanwhile)
+    found = kernels.cached, len(kernels.entries), refused, kernels.files, kernels.meanwhile
+    return Loaded(bind(plan), *found, bind=bind)
 
 
 def _host_kernels(
@@ -320,18 +326,24 @@ def _load_triton(
 ) -> Loaded:
     """Load kernels for 16-byte aligned inputs, and build those for any inputs at first use."""
     report(f"Triton, {len(source.symbols)} kernels")
-    inputs, given = inputs_of_kernels(plan), (plan, source, target, options, images)
-    unaligned: list[Executable] = []
-
-    def fallback(*tensors: object) -> tuple[object, ...]:
-        if not unaligned:
-            kernels = _triton_kernels(*given, is_aligned=False)
-            unaligned.append(make_executable(plan, {**kernels.entries, **others}))
-        return unaligned[0](*tensors)
-
+    given = plan, source, target, options, images
     kernels = _triton_kernels(*given)
-    run = make_executable(plan, {**kernels.entries, **others}, inputs, fallback)
-    return Loaded(run, kernels.cached, len(kernels.entries), files=kernels.files)
+    entries = {**kernels.entries, **others}
+
+    @cache
+    def unaligned() -> Mapping[str, KernelEntry]:
+        return {**_triton_kernels(*given, is_aligned=False).entries, **others}
+
+    def bind(part: Plan) -> Executable:
+        made = cache(lambda: make_executable(part, unaligned()))
+
+        def fallback(*tensors: object) -> tuple[object, ...]:
+            return made()(*tensors)
+
+        return make_executable(part, entries, inputs_of_kernels(part), fallback)
+
+    count, files = len(kernels.entries), kernels.files
+    return Loaded(bind(plan), kernels.cached, count, files=files, bind=bind)
 
 
 def _triton_template(
@@ -345,19 +357,26 @@ def _triton_template(
 ) -> LoadedTemplate:
     """Load a Triton plan with Sizes; see `_load_triton`."""
     report(f"Triton, {len(source.symbols)} kernels")
-    inputs, given = inputs_of_kernels(plan), (plan, source, target, options, images)
-    unaligned: list[SizeTemplate] = []
-
-    def run_unaligned(values: tuple[int, ...], *tensors: object) -> tuple[object, ...]:
-        if not unaligned:
-            kernels = _triton_kernels(*given, is_aligned=False)
-            unaligned.append(executable_template(plan, kernels.entries, symbols))
-        return unaligned[0].at(values)(*tensors)
-
+    given = plan, source, target, options, images
     kernels = _triton_kernels(*given)
-    fallback = partial(partial, run_unaligned)
-    made = executable_template(plan, kernels.entries, symbols, inputs, fallback)
-    return LoadedTemplate(made, kernels.cached, len(kernels.entries), files=kernels.files)
+
+    @cache
+    def unaligned() -> Mapping[str, KernelEntry]:
+        return _triton_kernels(*given, is_aligned=False).entries
+
+    def bind(part: Plan) -> SizeTemplate:
+        made = cache(lambda: executable_template(part, unaligned(), symbols))
+
+        def run(values: tuple[int, ...], *tensors: object) -> tuple[object, ...]:
+            return made().at(values)(*tensors)
+
+        fallback = partial(partial, run)
+        return executable_template(
+            part, kernels.entries, symbols, inputs_of_kernels(part), fallback
+        )
+
+    count, files = len(kernels.entries), kernels.files
+    return LoadedTemplate(bind(plan), kernels.cached, count, files=files, bind=bind)
 
 
 def _triton_kernels(

@@ -228,7 +228,7 @@ def split_graph(
     inputs: int,
     steps: Sequence[Step],
     results: tuple[int, ...],
-    constants: tuple[torch.Tensor, ...] = (),
+    constants: tuple[torch.Tensor | None, ...] = (),
 ) -> Executable:
     """Chain executables into one. Slots of constants follow those of the inputs."""
     made: Executable = runtime_module().SplitGraph(inputs, tuple(steps), results, constants)

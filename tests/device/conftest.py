@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from jitmagic.runtime.cuda_graphs import refusals
+from jitmagic.runtime.cuda_graphs import partitions, refusals
 
 
 def missing() -> str:
@@ -42,3 +42,4 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
 def small_graphs_are_recorded(monkeypatch: pytest.MonkeyPatch):
     """Record graphs of few kernels too, which most of these tests have."""
     monkeypatch.setattr(refusals, "REPLAY_TIME", 0)
+    monkeypatch.setattr(partitions, "PART_TIME", 0)

@@ -8,6 +8,7 @@ import torch
 import jitmagic
 from jitmagic.runtime.cuda_graphs import refusals
 from tests.runtime.fake_graphs import graphs_on_the_cpu, no_gpu
+from tests.runtime.test_replayed_parts import scaled
 from tests.runtime.test_replayed_programs import batches, loss_of, network, replayed, trained
 
 __all__ = ["graphs_on_the_cpu", "no_gpu"]
@@ -33,3 +34,15 @@ def test_explain_says_why_nothing_is_replayed(monkeypatch):
         call(torch.ones(4))
     text = str(jitmagic.explain(call)(torch.ones(4)).full())
     assert "not replayed as a CUDA graph: launching its few kernels takes less time" in text
+
+
+def test_explain_says_which_parts_are_replayed():
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return scaled(x.sin() + 1, 2.0).exp().sum()
+
+    call = replayed(program)
+    for _ in range(4):
+        call(torch.ones(4))
+    text = str(jitmagic.explain(call)(torch.ones(4)).full())
+    assert "2 of 3 parts, 2 of 3 launches, are replayed as CUDA graphs" in text
+    assert "replayed_parts.scaled.default is a custom operator" in text

@@ -10,7 +10,7 @@ import torch
 from jitmagic.codegen.plan import Alloc, Launch, Plan
 from jitmagic.extension import runtime_module
 from jitmagic.runtime import load
-from jitmagic.runtime.cuda_graphs import refusals
+from jitmagic.runtime.cuda_graphs import partitions, refusals
 from jitmagic.runtime.cuda_graphs import replayer as policy
 from jitmagic.runtime.cuda_graphs.capture import Captured
 from jitmagic.runtime.cuda_graphs.replayer import Replayer, replaying
@@ -31,7 +31,12 @@ class FakeGraph:
 
 
 def fake_capture(run, inputs, temporaries, head_sizes, tail_sizes):
-    outputs = run(*inputs)
+    memory = [memory_of(x) for x in inputs]
+    before = [each.clone() for each in memory]
+    with torch.random.fork_rng(devices=()):
+        outputs = run(*inputs)
+    for each, value in zip(memory, before):
+        each.copy_(value)  # a capture runs nothing
     tail_sizes(outputs)
     places = [out if out is None else at_address(out) for out in outputs]
     graph = FakeGraph(run, [at_address(x) for x in inputs], places)
@@ -40,14 +45,35 @@ def fake_capture(run, inputs, temporaries, head_sizes, tail_sizes):
 
 def at_address(x):
     """The same memory, which this tensor does not keep: a graph knows addresses alone."""
-    _, address, size = runtime_module().storage_of(x)
-    same = torch._C._construct_storage_from_data_pointer(address, x.device, size)
+    same = storage_at_address(x)
     return torch.empty(0, dtype=x.dtype).set_(same, x.storage_offset(), x.shape, x.stride())
+
+
+def memory_of(x):
+    """All of the tensor's memory, without a reference to it, as bytes."""
+    same = storage_at_address(x)
+    return torch.empty(0, dtype=torch.uint8).set_(same, 0, (same.nbytes(),), (1,))
+
+
+def storage_at_address(x):
+    _, address, size = runtime_module().storage_of(x)
+    return torch._C._construct_storage_from_data_pointer(address, x.device, size)
+
+
+empty_like = policy._empty_like
+
+
+def zeros_like(tensor, device):
+    """Memory for an input whose values are valid indices, as this capture runs kernels on them."""
+    made = empty_like(tensor, device)
+    memory_of(made).zero_()
+    return made
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(policy, "capture", fake_capture)
+    monkeypatch.setattr(policy, "_empty_like", zeros_like)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
@@ -56,11 +82,17 @@ def graphs_on_the_cpu(monkeypatch, no_gpu):
     """Programs of the CPU are replayed too, however few their kernels are."""
     monkeypatch.setattr(load, "can_replay", lambda plan: True)
     monkeypatch.setattr(refusals, "REPLAY_TIME", 0)
+    monkeypatch.setattr(partitions, "PART_TIME", 0)
 
 
 def plan_of(**facts) -> Plan:
     given = {"inputs": 2, "steps": (MADE, *LAUNCHES), "outputs": (2,), **facts}
     return Plan("p", **{"constants": (), **given})
+
+
+def why_not(plan, inputs) -> str:
+    """The reasons why parts of a plan, or all of it, are not recorded."""
+    return "; ".join(why for part in partitions.partitions_of(plan, inputs) for why in part.refused)
 
 
 class Counted:
@@ -75,8 +107,8 @@ class Counted:
 class Called:
     """A Replay, with the attributes of its replayer."""
 
-    def __init__(self, run, plan, graph_pool=None):
-        self.policy = Replayer(run, plan, graph_pool)
+    def __init__(self, run, plan, graph_pool=None, bind=None):
+        self.policy = Replayer(run, plan, graph_pool, bind)
         self.call = replaying(self.policy)
 
     def __call__(self, *inputs):

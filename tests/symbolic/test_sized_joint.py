@@ -402,8 +402,8 @@ def test_each_size_tuple_has_its_own_recordings(
     made_for: list[Any] = []
 
     class Recorded(Replayer):
-        def __init__(self, run: Any, plan: Any, pool: Any = None) -> None:
-            super().__init__(run, plan, pool)
+        def __init__(self, run: Any, plan: Any, pool: Any = None, bind: Any = None) -> None:
+            super().__init__(run, plan, pool, bind)
             if pool is not None:
                 made_for.append(plan)
 

@@ -12,12 +12,14 @@ from weakref import WeakSet
 
 from ...protocols import Protocol
 
-__all__ = ["MAX_SIZES", "GraphPool"]
+__all__ = ["MAX_SIZES", "GraphPool", "Records"]
 
 MAX_SIZES = 8
 
 
-class _Records(Protocol):
+class Records(Protocol):
+    """Is a replayer, or those of the parts of one plan."""
+
     @property
     def recordings(self) -> Sequence[object]: ...
 
@@ -33,9 +35,9 @@ class GraphPool:
     __slots__ = ("_users",)
 
     def __init__(self) -> None:
-        self._users: WeakSet[_Records] = WeakSet()
+        self._users: WeakSet[Records] = WeakSet()
 
-    def note(self, user: _Records) -> None:
+    def note(self, user: Records) -> None:
         """Add `user`, which has made a recording that is replayed next, and drop the recordings of
         the least recently used ones.
         """

@@ -13,11 +13,14 @@ the caller drops them before the next call; those that were still referenced the
 new memory by the graph from then on. Where copying would take too long, further recordings are
 made, up to MAX_RECORDINGS; beyond that, calls launch their kernels one by one. No tensor that the
 user can see is ever overwritten. `refused` says why nothing is recorded.
+
+A plan of which some steps cannot be recorded is cut at its first call (partitions.py). Its parts
+have executables and replayers of their own from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -25,11 +28,15 @@ from ...codegen.plan import Plan, View
 from ...devices import row_of
 from ...errors import warn
 from ...extension import runtime_module
+from ...lazy_dataclass import replace
 from ...protocols import Protocol
 from ...torch_types import Executable
 from .capture import Outputs, capture
 from .graph_pool import GraphPool
-from .refusals import generator_states, launch_count, recording_refusal
+from .partitions import Partition, partitions_of
+from .plan_parts import split_plan
+from .refusals import generator_states, launch_count
+from .replayed_parts import PartPool, ReplayedParts, chained
 
 __all__ = ["Replayer", "can_replay", "replaying"]
 
@@ -112,12 +119,26 @@ def _address(tensor: torch.Tensor) -> int:
     return _storage(tensor)[1]
 
 
-class Replayer:
-    """Chooses the recording for a call, and makes new ones. `refused`: why nothing is recorded."""
+Bind = Callable[[Plan], Executable]
 
-    def __init__(self, run: Executable, plan: Plan, graph_pool: GraphPool | None = None) -> None:
-        self.run, self.plan, self._graph_pool = run, plan, graph_pool
+
+class Replayer:
+    """Chooses the recording for a call, and makes new ones. `refused`: why nothing is recorded.
+
+    `bind` returns the executable of a part of the plan; without it, a plan is recorded as a whole
+    or not at all.
+    """
+
+    def __init__(
+        self,
+        run: Executable,
+        plan: Plan,
+        graph_pool: GraphPool | PartPool | None = None,
+        bind: Bind | None = None,
+    ) -> None:
+        self.run, self.plan, self._graph_pool, self._bind = run, plan, graph_pool, bind
         self.refused = ""
+        self.parts: ReplayedParts | None = None  # runs in place of this
         self.recordings: list[_Recording] = []  # Replay looks here first
         self.made = 0
         self.plain_calls = 0
@@ -143,6 +164,8 @@ class Replayer:
 
     def describe(self) -> str:
         """Return a sentence about the calls so far, for `explain`."""
+        if self.parts is not None:
+            return self.parts.describe()
         if self.refused:
             return f"not replayed as a CUDA graph: {self.refused}"
         text = f"{self.replays} of {self.replays + self.plain_calls} calls replayed a CUDA graph"
@@ -160,8 +183,11 @@ class Replayer:
         a lock on all replayers: recordings share the capture stream and memory.
         """
         with torch.no_grad():
-            chosen = None if self.refused else self._chosen(inputs)
-        return self._run_unrecorded if self.refused else chosen
+            is_decided = self.refused or self.parts is not None  # by another thread, meanwhile
+            chosen = None if is_decided else self._chosen(inputs)
+        if self.parts is not None:
+            return self.parts.run
+        return self.run_unrecorded if self.refused else chosen
 
     def _chosen(self, inputs: tuple[torch.Tensor, ...]) -> _Recording | None:
         fitting = [one for one in self.recordings if not one.moved(inputs)]
@@ -169,7 +195,7 @@ class Replayer:
             if recording.is_free():
                 return recording
         if self._last is None:
-            self.refused = recording_refusal(self.plan, inputs)
+            self._begin(inputs)
             self._last = [tensor.data_ptr() for tensor in inputs]
             return None
         made = self._beside(fitting[-1], inputs) if fitting else self._elsewhere(inputs)
@@ -177,13 +203,38 @@ class Replayer:
             self._give_up("its results stay referenced")
         return made
 
+    def _begin(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Find out what of the plan can be recorded, at its first call."""
+        partitions = partitions_of(self.plan, inputs)
+        if len(partitions) > 1 and self._bind is not None:
+            self.parts = self._cut(partitions, self._bind)
+        else:
+            self.refused = next((why for one in partitions for why in one.refused), "")
+
+    def _cut(self, partitions: Sequence[Partition], bind: Bind) -> ReplayedParts:
+        """Return the parts of the plan, with replayers of their own."""
+        parts = split_plan(self.plan, [one.steps for one in partitions])
+        pool = None if self._graph_pool is None else PartPool(self._graph_pool)
+        replayers, runs = [], []
+        for number, (partition, part) in enumerate(zip(partitions, parts, strict=True), 1):
+            plan = replace(part.plan, name=f"{self.plan.name}, part {number} of {len(parts)}")
+            replayer = Replayer(bind(plan), plan, pool)
+            replayer.refused = "; ".join(partition.refused)
+            replayers.append(replayer)
+            runs.append(replayer.run_unrecorded if replayer.refused else replaying(replayer))
+        made = ReplayedParts(chained(self.plan, parts, runs), replayers)
+        if pool is not None:
+            pool.belongs_to(made)
+        return made
+
     def run_plainly(self, inputs: tuple[torch.Tensor, ...]) -> Outputs:
         """Launch the kernels one by one."""
         self.plain_calls += 1
-        return self._run_unrecorded(*inputs)
+        return self.run_unrecorded(*inputs)
 
     @property
-    def _run_unrecorded(self) -> Executable:
+    def run_unrecorded(self) -> Executable:
+        """Return what launches the kernels one by one."""
         return self._run_with_states if self._states else self.run
 
     def _run_with_states(self, *inputs: torch.Tensor) -> Outputs:
