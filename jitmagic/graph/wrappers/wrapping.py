@@ -86,6 +86,7 @@ def inner_tensors(tensor: Any) -> list[torch.Tensor]:
 
 _LIBRARY = (
     "torch.distributed._functional_collectives",
+    "torch.distributed.tensor",  # of functions that it exports, whose `__module__` it sets
     "torch.distributed.tensor._api",
     "torch.nested",
 )

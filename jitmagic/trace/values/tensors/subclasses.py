@@ -93,7 +93,10 @@ def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
 
 def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> str | None:
     kind = type(tensor).__name__
-    if any(one.requires_grad for one in inner):
+    # That of a DTensor has the flag of the tensor that was distributed. It has no effect there:
+    # all calls on it run below autograd.
+    is_without_effect = tensor.requires_grad and placed_facts(tensor) is not None
+    if any(one.requires_grad for one in inner) and not is_without_effect:
         return f"an inner tensor of a {kind} requires grad"
     if not tensor.requires_grad:
         return None
