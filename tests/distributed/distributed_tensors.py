@@ -252,7 +252,27 @@ def _product_of_arguments(rows: Any, columns: Any) -> Any:
     return (columns @ rows).relu().mean()
 
 
-@on_arguments("DTensors that divide evenly in some calls", (4, 6, 5, 8, 7), graphs=4)
+@on_arguments("uneven DTensors of five sizes", (5, 7, 9, 11, 13))
+def _five_uneven(rows: Any, columns: Any) -> Any:
+    return (rows.softmax(1) @ rows.t()).full_tensor() * rows.shape[0] + columns.sum().full_tensor()
+
+
+@on_arguments("gradients that are not divided, of five sizes", (4, 6, 8, 10, 12))
+def _undivided_gradients(rows: Any, columns: Any) -> Any:
+    return rows.softmax(0).full_tensor() @ columns.softmax(1).full_tensor()
+
+
+@on_arguments("gradients that are not divided, of uneven sizes", (5, 7, 9, 11, 13))
+def _undivided_uneven(rows: Any, columns: Any) -> Any:
+    return rows.softmax(0).full_tensor() @ columns.softmax(1).full_tensor()
+
+
+@on_arguments("a product of which each rank has a square", (16, 16), graphs=1)
+def _square_parts(rows: Any, columns: Any) -> Any:
+    return (rows @ rows.t()).to_local()[:, :8] * columns.t().to_local()
+
+
+@on_arguments("DTensors that divide evenly in some calls", (4, 6, 5, 8, 7), graphs=3)
 def _some_uneven(rows: Any, columns: Any) -> Any:
     return (rows + columns.t()).tanh().sum()
 
