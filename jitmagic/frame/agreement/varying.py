@@ -61,7 +61,7 @@ class _Varying:
 
     @property
     def count(self) -> int:
-        """How many facts there are; it grows with each new one."""
+        """Return how many facts there are; it grows with each new one."""
         return sum(map(len, self.sizes.values())) + len(self.numbers) + self.breaks
 
     def fits(self, entry: Entry) -> bool:
