@@ -21,10 +21,18 @@ namespace {
 
 using torch::autograd::variable_list;
 
+// A size of a gradient: a number, or that dimension of the wrapper or of the part; as in wrapping.py.
+enum class From : int64_t { number = 0, wrapper = 1, part = 2 };
+
+struct Extent {
+  From from;
+  int64_t number;
+};
+
 struct Part {
   PyObject* name;  // borrowed from the description
   bool is_differentiable;
-  std::optional<std::vector<int64_t>> shape;  // of the gradient, if it is not that of the tensor
+  std::optional<std::vector<Extent>> shape;  // of the gradient, if it is not that of the tensor
 };
 
 struct Wrapper {
@@ -86,6 +94,16 @@ class WrapperNode : public torch::autograd::Node {
   std::vector<int64_t> sizes_, strides_;
 };
 
+std::vector<int64_t> sizes_at(const std::vector<Extent>& shape, const at::Tensor& wrapper, const at::Tensor& part) {
+  std::vector<int64_t> sizes;
+  for (const Extent& one : shape) {
+    sizes.push_back(one.from == From::wrapper ? wrapper.size(one.number)
+                    : one.from == From::part  ? part.size(one.number)
+                                              : one.number);
+  }
+  return sizes;
+}
+
 // Returns the inner tensors of a wrapper: aliases with a history if it requires grad. Throws python_error.
 std::vector<THPObjectPtr> take_apart(const Wrapper& form, PyObject* object) {
   if (!THPVariable_Check(object)) {
@@ -111,7 +129,8 @@ std::vector<THPObjectPtr> take_apart(const Wrapper& form, PyObject* object) {
     if (!part.is_differentiable) continue;
     // An alias shares the version counter, so that writes to the tensor are noticed by the graph's backward.
     at::Tensor alias = THPVariable_Unpack(inner[i].get()).detach();
-    const at::Tensor like = part.shape ? alias.new_empty({}).expand(*part.shape) : alias;
+    const at::Tensor like =
+        part.shape ? alias.new_empty({}).expand(sizes_at(*part.shape, wrapper, alias)) : alias;
     torch::autograd::impl::set_gradient_edge(
         alias, {node, static_cast<uint32_t>(node->add_input_metadata(like))});
     inner[i] = THPVariable_Wrap(std::move(alias));
@@ -145,7 +164,13 @@ Part read_part(PyObject* form) {
   int is_differentiable;
   if (!PyArg_ParseTuple(form, "UpO", &part.name, &is_differentiable, &shape)) raise_python_error();
   part.is_differentiable = is_differentiable;
-  if (shape != Py_None) part.shape = integers<int64_t>(shape);
+  if (shape == Py_None) return part;
+  part.shape.emplace();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape); i++) {
+    long long from, number;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(shape, i), "LL", &from, &number)) raise_python_error();
+    part.shape->push_back({static_cast<From>(from), number});
+  }
   return part;
 }
 
@@ -199,8 +224,8 @@ PyTypeObject inner_type() {
       "jitmagic._runtime.WithInnerTensors",
       "WithInnerTensors(run, (inputs,), wrappers, taken): calls run with its first `inputs` arguments, in which "
       "(input, wrapper, part) of `taken` are replaced by parts of the wrappers that follow. Of each wrapper: its parts "
-      "(name, whether it has a gradient, the shape of that or None), the wrapper and part that it is or -1, and the "
-      "function that wraps gradients.",
+      "(name, whether it has a gradient, the shape of that as (from, number) or None), the wrapper and part that it is "
+      "or -1, and the function that wraps gradients.",
       inner_new, sizeof(InnerTensors));
   made.tp_dealloc = inner_dealloc;
   return made;

@@ -16,6 +16,7 @@ __all__ = [
     "broadcast",
     "coalesced_form",
     "coalescing_manager",
+    "current_mesh",
     "default_store",
     "gradient_bucket",
     "group_named",
@@ -23,6 +24,7 @@ __all__ = [
     "is_coalescing",
     "is_fully_sharded",
     "make_async",
+    "mesh_collectives",
     "placed_class",
     "redistribution",
     "reductions",
@@ -201,6 +203,30 @@ def sharding_propagator() -> Any:
 def redistribution() -> Any:
     """Return the module that plans changes of placements, whose functions call each other there."""
     return private(_PLANS)
+
+
+@cache
+def _open_meshes() -> Any:
+    return private("torch.distributed.device_mesh._mesh_resources")
+
+
+def current_mesh() -> Any:
+    """Return the mesh of the innermost `with mesh:` block; None outside of any."""
+    stack = _open_meshes().mesh_stack
+    return stack[-1] if stack else None
+
+
+@cache
+def mesh_collectives() -> tuple[tuple[Any, str], ...]:
+    """Return (module, name) of the in-place collectives over a dimension of a mesh: each module
+    that calls one has a name of its own for it.
+    """
+    api, placements = private(f"{_PLACED}._api"), private(f"{_PLACED}.placement_types")
+    return (
+        (api, "mesh_broadcast"),
+        (placements, "mesh_broadcast"),
+        (placements, "mesh_scatter"),
+    )
 
 
 @cache

@@ -22,7 +22,9 @@ from ..operators.operation import is_in_place, operation, takes_device
 from ..torch_types import Kwargs
 from .node_meta import tensors_in
 
-__all__ = ["CPU", "MixedDevices", "Placement", "kernel_device", "kernels_on", "place"]
+__all__ = [
+    "CPU", "MixedDevices", "Placement", "as_device", "kernel_device", "kernels_on", "place",
+]  # fmt: skip
 
 META = torch.device("meta")
 CPU = torch.device("cpu")

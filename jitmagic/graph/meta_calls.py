@@ -15,7 +15,8 @@ from torch.fx import Node
 from ..errors import UserLine
 from ..lazy_dataclass import dataclass, field
 from .autocast_mode import OFF, Autocast
-from .devices import Placement, kernels_on, place
+from .devices import Placement, as_device, kernels_on, place
+from .distributed.objects import made_on_mesh
 from .memory import storage_under
 from .node_meta import tensors_in
 from .operators.autocast import CastCache, cast_result
@@ -70,9 +71,11 @@ class MetaCall:
 
     def run(self) -> None:
         """Run all steps. Raises DataDependent, EagerRaises, MixedDevices, StaleCast."""
-        self.name = target_name(self.target)
-        self.placement = place(self.name, self.args, self.kwargs, self.device_of)
-        target = self.target
+        target, self.name = self.target, target_name(self.target)
+        if (device := made_on_mesh(target)) is not None:
+            self.placement = Placement(as_device(device), self.args, self.kwargs)
+        else:
+            self.placement = place(self.name, self.args, self.kwargs, self.device_of)
         is_class = isinstance(target, type) and issubclass(target, torch.Tensor)
         makes_wrapper = is_class and is_wrapper_class(target)  # type: ignore[arg-type]
         calls_inside = makes_wrapper or is_library_call(target)

@@ -47,7 +47,7 @@ from .symbolic.sym_numbers import refusal
 from .symbolic.symbolic_index import INDEXING, select_by_sizes
 from .target_names import Target, call_name, target_name
 from .targets.control_flow import has_graphs
-from .wrappers.wrapping import NotFollowed
+from .wrappers.wrapping import NotFollowed, is_library_call
 
 if TYPE_CHECKING:
     from .distributed.sharding import placements_of_symbols
@@ -149,7 +149,8 @@ def call_on_meta(
     """Do `run_on_meta` outside inference mode. `above` sees the ATen calls first; calls that torch
     cannot run at symbolic sizes then raise.
     """
-    _SHAPES.written, _SHAPES.names_devices = written, has_graphs(target)
+    _SHAPES.written = written
+    _SHAPES.names_devices = has_graphs(target) or is_library_call(target)
     repeats = line is None or (above is None and _varies((args, kwargs)))
     attribution = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
@@ -309,7 +310,7 @@ class _Shapes(DispatchMode):
         super().__init__()
         self.written: set[int] = set()
         self.fresh: NewSize | None = None
-        self.names_devices = False  # True while a whole graph runs, whose calls name real devices
+        self.names_devices = False  # True in a graph or library function that names real devices
         self.inner: list[InnerCall] | None = None  # calls of wrappers, while those are noted
 
     def run_operator(self, op: OpOverload, args: tuple[object, ...], kwargs: Kwargs) -> object:

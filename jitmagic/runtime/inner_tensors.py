@@ -20,11 +20,12 @@ __all__ = ["InnerTensors", "with_inner_tensors"]
 
 class InnerTensors(NamedTuple):
     """A wrapper subclass that is taken apart before a graph. `parts`: (name, whether it has a
-    gradient, the shape of that unless it is the part's own). `parent`, `place`: the wrapper and the
-    part of it that it is, or -1. `rebuild(parts, shape, strides)` wraps gradients.
+    gradient, the shape of that unless it is the part's own, in rows of `Gradients.shapes`).
+    `parent`, `place`: the wrapper and the part of it that it is, or -1.
+    `rebuild(parts, shape, strides)` wraps gradients.
     """
 
-    parts: tuple[tuple[str, bool, tuple[int, ...] | None], ...]
+    parts: tuple[tuple[str, bool, tuple[tuple[int, int], ...] | None], ...]
     parent: int
     place: int
     rebuild: Callable[[Sequence[torch.Tensor], tuple[int, ...], tuple[int, ...]], torch.Tensor]

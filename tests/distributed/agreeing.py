@@ -49,6 +49,28 @@ def sizes(rank: int) -> int:
     return compiles(tagged)
 
 
+def sizes_of_each(rank: int) -> int:
+    """Call with two inputs: on each rank another one varies, from the same call on. The trace is
+    long, so that it does not end before the other rank has posted what it found.
+    """
+
+    def total(a: Tensor, b: Tensor) -> Tensor:
+        for _ in range(400):
+            a = a.sin()
+        made = a.sum() + b.cos().sum()
+        dist.all_reduce(made)
+        return made
+
+    tagged = jitmagic.jit(total, backend="eager", options=LIVE)
+    for step in range(12):
+        varied = torch.randn(4 + (step % 3 if step > 3 else 0), 8)
+        same = torch.randn(4, 8)
+        dist.barrier()
+        tagged(*((same, varied) if rank else (varied, same)))
+        time.sleep(0.05)
+    return compiles(tagged)
+
+
 def slow_compile(rank: int) -> None:
     """Let one rank compile for two seconds while the other waits in a collective."""
     waits._AFTER = 0.4
@@ -79,7 +101,7 @@ def main() -> None:
     dist.init_process_group(
         "gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2
     )
-    answers: dict[str, Any] = {"compiles": sizes(rank)}
+    answers: dict[str, Any] = {"compiles": sizes(rank), "each": sizes_of_each(rank)}
     slow_compile(rank)
     answers["failure"] = failure()
     dist.barrier()

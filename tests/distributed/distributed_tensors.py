@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed.tensor as placed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import (
@@ -95,10 +96,89 @@ def _local_map(x: Tensor, mesh: Any) -> Tensor:
     return mapped(_sharded(x, mesh), _sharded(x.cos(), mesh)).full_tensor()
 
 
-@differentiated("distribute_tensor in tagged code", graphs=4, breaks=3)
+@differentiated("distribute_tensor in tagged code")
 def _distribute(x: Tensor, mesh: Any) -> Tensor:
     made = distribute_tensor(x.detach(), mesh, [Shard(0)])
     return made.full_tensor().sin() * x
+
+
+@differentiated("distribute_tensor of a leaf that requires grad")
+def _distribute_leaf(x: Tensor, mesh: Any) -> Tensor:
+    return distribute_tensor(x, mesh, [Shard(1)]).full_tensor().sin() * x
+
+
+def on_plain(title: str, *counts: int, graphs: int, breaks: int = 0) -> Callable[[Any], Any]:
+    """Register a function of a plain matrix, which other ranks may write to, and the mesh."""
+
+    def register(function: Callable[[Tensor, Any], Any]) -> Any:
+        @program(title, graphs, breaks, changing=True)
+        def run(tag: Tag, world: World) -> Any:
+            tagged = tag(lambda x: function(x, world.mesh))
+            return [(tagged(x), x) for x in world.batches(*counts)]
+
+        return function
+
+    return register
+
+
+@on_plain("distribute_tensor by each placement", 4, 6, 10, graphs=2)
+def _each_placement(x: Tensor, mesh: Any) -> Any:
+    divided = distribute_tensor(x.cos(), mesh, [Shard(-1)], src_data_rank=1) * 2
+    own = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
+    partial = distribute_tensor(x.exp(), mesh, [Partial()]).full_tensor()
+    copied = distribute_tensor(x.t(), mesh)  # not contiguous: `x` keeps its values
+    return divided, own, partial, copied, distribute_tensor(x, mesh, [Replicate()]).add_(1)
+
+
+@on_plain("distribute_tensor of uneven rows", 5, 7, 4, graphs=3)
+def _distribute_uneven(x: Tensor, mesh: Any) -> Any:
+    return (distribute_tensor(x.sin(), mesh, [Shard(0)]) * 2).full_tensor()
+
+
+@on_plain("distribute_tensor without a use of its result", 4, 6, graphs=2)
+def _distribute_unused(x: Tensor, mesh: Any) -> Any:
+    distribute_tensor(x, mesh, [Shard(0)])
+    rows = x.sin()
+    distribute_tensor(rows, mesh, [Replicate()])
+    return rows
+
+
+@on_plain("backward to DTensors made in tagged code", 4, 6, 10, graphs=2)
+def _made_leaves(x: Tensor, mesh: Any) -> Any:
+    divided = distribute_tensor(x.clone().requires_grad_(), mesh, [Shard(0)])
+    scale = placed.full((8,), 3.0, device_mesh=mesh, requires_grad=True)
+    (divided.sin() * scale).sum().full_tensor().backward()
+    return divided.grad, scale.grad
+
+
+@on_plain("factories of DTensors", 4, 6, 10, graphs=2)
+def _factories(x: Tensor, mesh: Any) -> Any:
+    on = {"device_mesh": mesh, "placements": [Shard(0)]}
+    made = placed.zeros(x.shape, **on) + placed.ones(x.shape[0], 8, dtype=torch.float64, **on)
+    return made * placed.empty(x.shape, **on).fill_(2), placed.full((8, 4), 3, device_mesh=mesh)
+
+
+@on_plain("a DTensor leaf that leaves tagged code", 4, 6, 10, graphs=2, breaks=3)
+def _leaf_returned(x: Tensor, mesh: Any) -> Any:
+    leaf = distribute_tensor(x.requires_grad_(), mesh, [Shard(0)])
+    (leaf * 2).sin().sum().backward()
+    return leaf, leaf.grad, leaf.sin()
+
+
+@program("a DTensor distributed from a leaf, as an argument", graphs=2, changing=True)
+def _from_leaf(tag: Tag, world: World) -> Any:
+    def step(d: Any) -> Any:
+        loss = (d.sin().redistribute(world.mesh, [Replicate()]) * 2).sum()
+        loss.backward()
+        with torch.no_grad():
+            d -= d.grad
+        return loss
+
+    tagged, answers = tag(step), []
+    for x in world.batches(4, 6, 10):
+        d = distribute_tensor(x.requires_grad_(), world.mesh, [Shard(0)])
+        answers += [tagged(d), d, d.grad, d.requires_grad, x.grad is None]
+    return answers
 
 
 @program("rows that do not divide evenly", graphs=3, changing=True)
@@ -172,7 +252,27 @@ def _product_of_arguments(rows: Any, columns: Any) -> Any:
     return (columns @ rows).relu().mean()
 
 
-@on_arguments("DTensors that divide evenly in some calls", (4, 6, 5, 8, 7), graphs=4)
+@on_arguments("uneven DTensors of five sizes", (5, 7, 9, 11, 13))
+def _five_uneven(rows: Any, columns: Any) -> Any:
+    return (rows.softmax(1) @ rows.t()).full_tensor() * rows.shape[0] + columns.sum().full_tensor()
+
+
+@on_arguments("gradients that are not divided, of five sizes", (4, 6, 8, 10, 12))
+def _undivided_gradients(rows: Any, columns: Any) -> Any:
+    return rows.softmax(0).full_tensor() @ columns.softmax(1).full_tensor()
+
+
+@on_arguments("gradients that are not divided, of uneven sizes", (5, 7, 9, 11, 13))
+def _undivided_uneven(rows: Any, columns: Any) -> Any:
+    return rows.softmax(0).full_tensor() @ columns.softmax(1).full_tensor()
+
+
+@on_arguments("a product of which each rank has a square", (16, 16), graphs=1)
+def _square_parts(rows: Any, columns: Any) -> Any:
+    return (rows @ rows.t()).to_local()[:, :8] * columns.t().to_local()
+
+
+@on_arguments("DTensors that divide evenly in some calls", (4, 6, 5, 8, 7), graphs=3)
 def _some_uneven(rows: Any, columns: Any) -> Any:
     return (rows + columns.t()).tanh().sum()
 

@@ -10,11 +10,9 @@ from tests.ecosystem.with_distributed import PROGRAMS
 
 from .corpus import Tag, World, program
 
-BREAKS = {"DTensor: distribute_tensor": 2, "DTensor: product": 2}
-
 
 def _register(title: str, run: Any) -> None:
-    @program(f"any size: {title}", breaks=BREAKS.get(title, 0))
+    @program(f"any size: {title}")
     def seeded(tag: Tag, world: World) -> Any:
         torch.manual_seed(world.rank)
         return run(tag, world.mesh)

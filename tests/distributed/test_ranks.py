@@ -39,6 +39,10 @@ def test_every_rank_compiles_when_a_size_varies_on_one(ranks: Any) -> None:
     assert [answers["compiles"] for answers, _ in ranks] == [2, 2]
 
 
+def test_ranks_on_which_other_sizes_vary_compile_for_all_of_them_once(ranks: Any) -> None:
+    assert [answers["each"] for answers, _ in ranks] == [2, 2]
+
+
 def test_a_rank_that_waits_says_for_whom(ranks: Any) -> None:
     said = "the ranks wait for rank 1, which compiles total"
     assert [said in error for _, error in ranks] == [True, False]

@@ -456,7 +456,10 @@ def _handler(func: OpOverload) -> Handler:
     if schema.is_mutable:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
-    if info is not None and not is_like_another(func):
+    # A wrapper calls composites as they are. By its schema the result of one may be a copy too:
+    # `contiguous` of a transposed square was taken for the square itself, in `d @ d.t()`.
+    is_whole = func.namespace == "prims" or not _is_composite(func)
+    if info is not None and is_whole and not is_like_another(func):
         return _primitive if func.namespace == "prims" else view
     if func in TABLE:  # jitmagic decomposes it, composite or not
         return _plain

@@ -59,6 +59,11 @@ class _Varying:
         self.breaks |= new.breaks
         return new if new.sizes or new.numbers or new.breaks else None
 
+    @property
+    def count(self) -> int:
+        """Return how many facts there are; it grows with each new one."""
+        return sum(map(len, self.sizes.values())) + len(self.numbers) + self.breaks
+
     def fits(self, entry: Entry) -> bool:
         """Return whether a variant has all of it as symbols."""
         return all(map(self._is_free, entry.notes.guards)) and not (
@@ -75,18 +80,21 @@ _agreed: dict[str, _Varying] = {}  # by function
 _changed: set[str] = set()  # functions of which other ranks have posted more
 
 
-def agree(handle: Handle, snapshot: FrameSnapshot) -> None:
-    """Post what varies in calls of a frame, and note what other ranks have posted."""
+def agree(handle: Handle, snapshot: FrameSnapshot) -> int:
+    """Post what varies in calls of a frame, and note what other ranks have posted. Return how many
+    facts are known: a trace that began with fewer does not assume all of them.
+    """
     notes = board()
     if notes is None:
-        return
+        return 0
     report_waits()
     watch(notes)
     try:
         poll(notes)
         _share(notes, handle, snapshot)
     except RuntimeError:  # the process that served the store has ended
-        return
+        return 0
+    return _agreed[frame_name(handle.original)].count
 
 
 def forget() -> None:

@@ -17,7 +17,7 @@ from ...torch_types import AnyFunction, Args, Kwargs, OpOverload
 
 __all__ = [
     "FIXED_CLASSES", "PLACEMENT", "PROCESS_GROUP", "Bound", "is_fixed_class", "is_marked_async",
-    "makes_async", "mark_async", "names_of_class", "runs_at_once", "without_fixed",
+    "made_on_mesh", "makes_async", "mark_async", "names_of_class", "runs_at_once", "without_fixed",
 ]  # fmt: skip
 
 PLACEMENT = ("torch.distributed.tensor.placement_types", "Placement")
@@ -76,6 +76,12 @@ def _is_fixed(value: object) -> bool:
     if isinstance(value, tuple | list):
         return any(map(_is_fixed, value))
     return is_fixed_class(type(value))
+
+
+def made_on_mesh(target: object) -> str | None:
+    """Return the type of device on which a factory makes a DTensor; None for other targets."""
+    mesh = target.fixed.get("device_mesh") if isinstance(target, Bound) else None
+    return None if mesh is None else str(mesh.device_type)  # type: ignore[attr-defined]
 
 
 def runs_at_once(op: OpOverload) -> bool:

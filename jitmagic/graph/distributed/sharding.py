@@ -5,7 +5,11 @@ sizes of a result by fake tensors of its own, which know no symbols of jitmagic.
 with symbolic sizes are computed without these caches, on meta tensors. What torch asks about sizes,
 such as whether a dimension divides evenly or which plan costs less, becomes a guard.
 
-The functions are replaced for all threads; with ints they do what they did.
+Some functions of DTensor write what other ranks send to a tensor in place, and communicate when
+they are called. In the block they are operators whose result is copied to that tensor.
+
+The functions are replaced for all threads; with ints, and in threads that trace nothing, they do
+what they did.
 """
 
 from __future__ import annotations
@@ -19,13 +23,17 @@ from typing import Any
 import torch
 
 from ...compat.distributed import (
+    broadcast,
+    mesh_collectives,
     redistribution,
     sharding_propagator,
     sizes_of_placed,
     uses_placements,
 )
-from ...compat.modes import without_dispatch_modes
+from ...compat.modes import dispatch_mode_at, dispatch_mode_depth, without_dispatch_modes
 from ...torch_types import AnyFunction, OpOverload
+from ..dispatch_mode import DispatchMode
+from .rooted import rooted_operator
 
 __all__ = ["Infer", "placements_of_symbols"]
 
@@ -64,7 +72,7 @@ _REPLACED = _Replaced()
 
 @contextmanager
 def placements_of_symbols(infer: Infer) -> Iterator[None]:
-    """Let DTensors have symbolic sizes in the block."""
+    """Let DTensors have symbolic sizes in the block, and be made by nodes that communicate."""
     if not uses_placements():
         yield
         return
@@ -76,7 +84,9 @@ def placements_of_symbols(infer: Infer) -> Iterator[None]:
 
 
 def _replacements(infer: Infer) -> Iterator[tuple[Any, str, AnyFunction]]:
-    """Yield (owner, name, function) of the functions that hash sizes or make fake tensors."""
+    """Yield (owner, name, function) of the functions that hash sizes, make fake tensors or
+    communicate.
+    """
     chooser, plans = sharding_propagator(), redistribution()
     on_meta = partial(_global_sizes, infer)
     for owner, name, otherwise in (
@@ -87,6 +97,48 @@ def _replacements(infer: Infer) -> Iterator[tuple[Any, str, AnyFunction]]:
         (plans, "get_redistribute_planner", plans.DTensorRedistributePlanner),
     ):
         yield owner, name, _if_symbolic(otherwise, getattr(owner, name))
+    for module, name in mesh_collectives():
+        yield module, name, _if_traced(_RECORDED[name], getattr(module, name))
+
+
+def _if_traced(then: AnyFunction, otherwise: AnyFunction) -> AnyFunction:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (then if _is_tracing() else otherwise)(*args, **kwargs)
+
+    return call
+
+
+def _is_tracing() -> bool:
+    """Return whether this thread runs a program without its data."""
+    return any(isinstance(dispatch_mode_at(n), DispatchMode) for n in range(dispatch_mode_depth()))
+
+
+def _broadcast(
+    tensor: torch.Tensor,
+    mesh: Any,
+    mesh_dim: int = 0,
+    async_op: bool = False,
+    *,
+    group_src: int = 0,
+) -> None:
+    tensor.copy_(broadcast()(tensor, group_src, mesh.get_group(mesh_dim)))
+
+
+def _scatter(
+    output: torch.Tensor,
+    scatter_list: list[torch.Tensor],
+    mesh: Any,
+    mesh_dim: int = 0,
+    async_op: bool = False,
+    *,
+    group_src: int = 0,
+) -> None:
+    group = mesh.get_group(mesh_dim)
+    parts = scatter_list if group.rank() == group_src else []
+    output.copy_(rooted_operator("scatter")(output, parts, group_src, group.group_name))
+
+
+_RECORDED: dict[str, AnyFunction] = {"mesh_broadcast": _broadcast, "mesh_scatter": _scatter}
 
 
 def _if_symbolic(then: AnyFunction, otherwise: AnyFunction) -> AnyFunction:

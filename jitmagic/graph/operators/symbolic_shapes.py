@@ -96,7 +96,9 @@ def infer_checked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
         known = op(*here[0], **here[1])
     by_iterator = is_elementwise(op) and not op._schema.is_mutable
     if made is None and by_iterator and isinstance(known, torch.Tensor):
-        made = elementwise(list(tensors_in((tuple(args), dict(kwargs)))), known.dtype)
+        # torch tags aten.full, which has no tensors, as pointwise too.
+        tensors = list(tensors_in((tuple(args), dict(kwargs))))
+        made = elementwise(tensors, known.dtype) if tensors else None
     return made if made is not None and _is_alike(with_hints(made), known) else None
 
 

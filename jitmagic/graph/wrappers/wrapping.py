@@ -23,8 +23,9 @@ import torch
 from ...compat.distributed import placed_class, same_placement, sizes_of_placed
 from ...compat.modes import TorchFunctionOn
 from ...lazy_dataclass import dataclass, replace
+from ...symbols.size import is_same
 from ...torch_types import AnyFunction
-from ..symbolic.sym_node import as_torch
+from ..symbolic.sym_node import as_dimension, as_torch
 
 __all__ = [
     "Gradients",
@@ -41,6 +42,7 @@ __all__ = [
     "is_wrapper",
     "is_wrapper_class",
     "placed_facts",
+    "shards_of",
     "sizes_of_wrapper",
     "tangent_of",
 ]  # fmt: skip
@@ -86,6 +88,7 @@ def inner_tensors(tensor: Any) -> list[torch.Tensor]:
 
 _LIBRARY = (
     "torch.distributed._functional_collectives",
+    "torch.distributed.tensor",  # of functions that it exports, whose `__module__` it sets
     "torch.distributed.tensor._api",
     "torch.nested",
 )
@@ -187,6 +190,19 @@ def placed_facts(tensor: torch.Tensor) -> tuple[str, Any, tuple[Any, ...]] | Non
     return "_spec", spec, tuple((path, reduce(getattr, path, spec)) for path in paths)
 
 
+def shards_of(tensor: torch.Tensor) -> dict[int, int]:
+    """Return into how many parts each divided dimension of a DTensor is divided; empty for other
+    wrappers.
+    """
+    found: dict[int, int] = {}
+    if _is_placed(tensor):
+        spec: Any = tensor._spec  # type: ignore[attr-defined]
+        for mesh_dim, placement in enumerate(spec.placements):
+            if (dim := getattr(placement, "dim", None)) is not None:
+                found[dim] = found.get(dim, 1) * spec.mesh.size(mesh_dim)
+    return {dim: count for dim, count in found.items() if count > 1}
+
+
 def sizes_of_wrapper(wrapper: torch.Tensor) -> tuple[Sizes, Sizes]:
     """Return (shape, strides) as `Layout.around` takes them; () for a nested tensor, whose ragged
     size is an object that its class makes of the inner tensors.
@@ -219,12 +235,14 @@ class Gradients:
     """The metadata of the gradient of an input of the graph, found when the backward is recorded.
 
     They may differ from the input's: a DTensor that is replicated has a partial gradient. `shapes`:
-    those of parts whose shape is not that of the inner tensor, by the inner tensor's number.
+    those of parts whose shape is not that of the inner tensor, by the inner tensor's number; each
+    size is a row (FIXED, size), or the dimension of the wrapper or the inner tensor that it equals:
+    (OF_WRAPPER, dim), (OF_PART, dim).
     """
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
-        self.shapes: dict[int, tuple[int, ...]] = {}
+        self.shapes: dict[int, tuple[tuple[int, int], ...]] = {}
         self._strides_of: int | None = None  # the inner tensor that has the gradient's strides
         self._made: tuple[object, object] | None = None  # sizes and metadata of the last DTensor
 
@@ -243,16 +261,19 @@ class Gradients:
         strides = () if gradient.is_nested else gradient.stride()
         alike = (n for n, part in enumerate(inner) if part is not None and part.stride() == strides)
         self.layout, self._strides_of = found, next(alike, None)
-        return tuple(self._fitting(n, *pair) for n, pair in enumerate(zip(inner, of, strict=True)))
+        pairs = enumerate(zip(inner, of, strict=True))
+        return tuple(self._fitting(n, gradient, *pair) for n, pair in pairs)
 
     def _fitting(
-        self, number: int, part: torch.Tensor | None, own: torch.Tensor
+        self, number: int, whole: torch.Tensor, part: torch.Tensor | None, own: torch.Tensor
     ) -> torch.Tensor | None:
         """Return a part of the gradient, or a stand-in that autograd accepts for its tensor."""
         stand_ins = _STAND_INS.get()
         if part is None or stand_ins is None or part.shape == own.shape:
             return part
-        self.shapes[number] = tuple(map(int, part.shape))
+        self.shapes[number] = tuple(
+            _extent(dim, size, whole.shape, own.shape) for dim, size in enumerate(part.shape)
+        )
         stand_ins.append((torch.zeros_like(own), part))
         return stand_ins[-1][0]
 
@@ -270,6 +291,17 @@ class Gradients:
         if placed_facts(wrapper) is not None and not wrapper.requires_grad:
             self._made = (shape, strides), wrapper._spec  # type: ignore[attr-defined]
         return wrapper
+
+
+FIXED, OF_WRAPPER, OF_PART = range(3)  # as in extensions/runtime/wrappers.cpp
+
+
+def _extent(dim: int, size: Any, whole: Sizes, part: Sizes) -> tuple[int, int]:
+    """Return a row of `Gradients.shapes`."""
+    for kind, sizes in ((OF_WRAPPER, whole), (OF_PART, part)):
+        if dim < len(sizes) and is_same(as_dimension(size), as_dimension(sizes[dim])):
+            return kind, dim
+    return FIXED, int(size)
 
 
 _STAND_INS: ContextVar[list[tuple[torch.Tensor, torch.Tensor]] | None] = ContextVar(

@@ -77,6 +77,7 @@ class Symbols(Context):
         self.read_sizes: dict[Symbol, Size] = {}  # data-dependent numbers that are sizes
         self.sizes: dict[Symbol, tuple[Hashable, Size | None]] = {}  # with earlier values
         self.values: dict[Source, Any] = {}  # NumberValues by source
+        self.implied: dict[Source, Mapping[int, Interval]] = {}  # vary as those of a wrapper do
         self.where: UserLine | None = None  # line of the Specialize that ends the attempt
         # An instruction of the root that narrowed a symbol, and the steps at which it did.
         self.narrowed_at: dict[tuple[Symbol, int], set[int]] = {}
@@ -161,7 +162,8 @@ class Symbols(Context):
             return {}
         self.has_ones = self.has_ones or self._dynamic.has_ones(source, tensor)
         found = {}
-        for place, range in self._dynamic.of(source, tensor).items():
+        asked = {**self.implied.get(source, {}), **self._dynamic.of(source, tensor)}
+        for place, range in sorted(asked.items()):
             least = 0 if isinstance(range, UnbackedRange) else SMALLEST
             limits = range.narrowed(Interval(least, LARGEST)) if place >= 0 else STRIDES
             now = tensor.shape[place] if place >= 0 else tensor.stride(stride_place(place))

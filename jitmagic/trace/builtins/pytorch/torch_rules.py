@@ -14,6 +14,7 @@ from ....compat.torch_compile import is_disallowed
 
 __all__ = [
     "DATA_METHODS",
+    "PLACED_FACTORIES",
     "REFUSED_FUNCTIONS",
     "REFUSED_METHODS",
     "REFUSED_MODULES",
@@ -119,10 +120,13 @@ _LEAF_C_MODULES = frozenset(
 _LEAF_PYTHON_MODULES = frozenset(
     {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.nested"}
 )
+PLACED_FACTORIES = ("distribute_tensor", "zeros", "ones", "empty", "full")
+"""Functions that make a DTensor. Not rand and randn, which move the state of the generator."""
 # Functions that are nodes although their module is refused.
 _LEAF_FUNCTIONS = (
     "torch.distributed._functional_collectives.",
     "torch.distributed.tensor._api.DTensor.",
+    *(f"torch.distributed.tensor.{name}" for name in PLACED_FACTORIES),
 )
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code that is inlined although its name or its module is refused.

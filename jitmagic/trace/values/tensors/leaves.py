@@ -20,6 +20,7 @@ from torch.fx import Node
 from ....graph.builder import GraphBuilder
 from ....graph.memory import storage_of, storage_under
 from ....graph.node_meta import device_of
+from ....graph.wrappers.wrapping import is_wrapper
 from ....lazy_dataclass import dataclass, replace
 from ...breaks import CachedCast, GraphBreak, RefusedTorchCall
 from ...graph_notes import GraphNotes, Owner
@@ -137,12 +138,15 @@ def output_leaves(graph: GraphBuilder) -> None:
     """Output the leaves created in the graph that results depend on, if there are no others.
 
     A graph's autograd node returns gradients of graph inputs only. As outputs, these leaves become
-    inputs of the next subgraph: the graph is split after them.
+    inputs of the next subgraph: the graph is split after them. Raises CannotRebuild if one is a
+    wrapper, which no subgraph passes to the next.
     """
     outputs = graph.differentiable_outputs() if graph.leaves else []
     reached = set(graph.reachable_leaves(outputs))
     if reached <= set(graph.leaves):
         for leaf in graph.leaves:
+            if leaf in reached and is_wrapper(leaf.meta["val"]):
+                raise CannotRebuild("a wrapper that is a leaf", leaf.meta["step"], _REASON)
             if leaf in reached:
                 graph.output(leaf)
 

@@ -33,12 +33,14 @@ from ....graph.wrappers.wrapping import (
     differentiable,
     is_wrapper,
     placed_facts,
+    shards_of,
 )
 from ....guards.guard import FieldsEqual, FlattensTo, Guard, TensorKind, TypeIs
 from ....guards.kinds.tensors import has_forward_gradient
 from ....guards.source import InstanceDict, SlotAttr, Source, TypeOf, describe
 from ....spec import TensorSpec
 from ....symbols.context import Specialize
+from ....symbols.interval import INT64, Interval
 from ....symbols.size import Size, hint_of
 from ....symbols.symbolic_numbers import Symbol, symbols_of
 from ...breaks import GraphBreak, RefusedTorchCall, UnsupportedAttribute, UnsupportedTensor
@@ -93,7 +95,10 @@ def why_not_taken_apart(tensor: torch.Tensor) -> str | None:
 
 def _why_no_gradient(tensor: torch.Tensor, inner: tuple[torch.Tensor, ...]) -> str | None:
     kind = type(tensor).__name__
-    if any(one.requires_grad for one in inner):
+    # That of a DTensor has the flag of the tensor that was distributed. It has no effect there:
+    # all calls on it run below autograd.
+    is_without_effect = tensor.requires_grad and placed_facts(tensor) is not None
+    if any(one.requires_grad for one in inner) and not is_without_effect:
         return f"an inner tensor of a {kind} requires grad"
     if not tensor.requires_grad:
         return None
@@ -147,23 +152,41 @@ def _guarded_spec(
     machine: Machine, obj: torch.Tensor, source: Source, inner: list[Node]
 ) -> TensorSpec:
     if not obj.is_nested:
-        return guarded_spec(machine, obj, source, _multiples(obj, inner))
+        return guarded_spec(machine, obj, source, _computed_sizes(obj, inner))
     machine.guard(TensorKind(source, type(obj), dispatch_keys(obj).raw_repr(), False))
     spec: TensorSpec = spec_on(obj, obj.device)
     return spec
 
 
-def _multiples(obj: torch.Tensor, inner: list[Node]) -> dict[int, Size]:
-    """Return the sizes that are multiples of an inner tensor's symbolic ones, by dimension, such as
-    those of a DTensor that is divided evenly.
+def _computed_sizes(obj: torch.Tensor, inner: list[Node]) -> dict[int, Size]:
+    """Return the sizes that follow from an inner tensor's symbolic ones, by dimension: multiples,
+    and for a DTensor a multiple and a remainder.
+
+    Of n parts of a dimension, all have the size ceil(size / n), apart from the last one: on each
+    rank, size - n * part is the same for all sizes that leave one remainder. So there are n
+    variants at most, and on all ranks the same ones, unless a part before the last is not full.
     """
     found: dict[int, Size] = {}
+    shards = shards_of(obj)
     for shape in (node.meta["spec"].shape for node in inner):
         for dim, (size, part) in enumerate(zip(obj.shape, shape, strict=False)):
-            multiple = part * (size // hint_of(part)) if isinstance(part, Size) else part
-            if isinstance(multiple, Size) and size > hint_of(part) and size == hint_of(multiple):
-                found.setdefault(dim, multiple)
+            if not isinstance(part, Size):
+                continue
+            count = shards.get(dim, size // hint_of(part))
+            computed = part * count + (size - hint_of(part) * count) * (dim in shards)
+            is_own = dim in shards or size > hint_of(part)
+            if is_own and isinstance(computed, Size) and size == hint_of(computed):
+                found.setdefault(dim, computed)
     return found
+
+
+def _divided(machine: Machine, obj: torch.Tensor, source: Source) -> dict[int, Interval]:
+    """Return the divided dimensions of a DTensor that vary. Those of its part vary too: 5 and 6
+    rows are 3 rows each of the first rank.
+    """
+    shards = shards_of(obj)
+    varying = machine.symbols.varying_dims(source, obj) if shards else {}
+    return {dim: INT64 for dim in varying if dim in shards}
 
 
 def _snapshot(metadata: Any) -> Any:
@@ -187,6 +210,8 @@ def _inner_node(machine: Machine, obj: Any, part: WrapperPart) -> Node:
     """Return the graph input for an inner tensor."""
     name = part.rewrap.layout.names[part.number]
     value = _attribute(machine, obj, part.source, name)
+    if value.source is not None and (varying := _divided(machine, obj, part.source)):
+        machine.symbols.implied[value.source] = varying
     is_part = differentiable(part.rewrap.layout.inner(obj))[part.number]
     if is_part and (obj.requires_grad or part.parent is not None):
         tensor, path = getattr(obj, name), value.source
