@@ -172,7 +172,12 @@ std::vector<char> CallState::still_read(const std::vector<char>& done) const {
 }
 
 variable_list CompiledBackward::apply(variable_list&& grads) {
-  return state->differentiate(grads, getptr(), ends_)->take_all();
+  try {
+    return state->differentiate(grads, getptr(), ends_)->take_all();
+  } catch (...) {
+    ends_ = false;  // the engine releases nothing now, and a later backward may retain the graph
+    throw;
+  }
 }
 
 Gradients::~Gradients() {

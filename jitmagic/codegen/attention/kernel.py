@@ -19,7 +19,7 @@ import torch
 
 from ...errors import CompileFailed
 from ...lazy_dataclass import dataclass, replace
-from ...loops.expr import add, bounds, mul, position
+from ...loops.expr import add, axes_of, bounds, mul, position
 from ...loops.ir import (
     Axis,
     AxisVar,
@@ -37,6 +37,7 @@ from ...loops.ir import (
     Nest,
     Value,
     ValueIndex,
+    walk,
 )
 from ...loops.values import cast, constant, opmath
 from ...schedule.substitution import Rebuilder
@@ -126,6 +127,18 @@ class AttentionKernel:
     @property
     def is_plain(self) -> bool:
         return isinstance(self.score, Load) and self.score.buffer == SCORE
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Return whether the functions read a tensor by query and key, as they do for a bias."""
+        values = (self.score, self.gradient, *([] if self.keeps is None else [self.keeps]))
+        loads = [node for node in walk(values) if isinstance(node, Load)]
+        pair = {*self.axes[2:]}
+        return any(
+            load.buffer not in (SCORE, TANGENT)
+            and pair <= frozenset[Axis]().union(*map(axes_of, load.index))
+            for load in loads
+        )
 
     @property
     def has_blocks(self) -> bool:

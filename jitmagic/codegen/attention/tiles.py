@@ -48,6 +48,9 @@ def tile_of(kernel: AttentionKernel, config: AttentionConfig) -> AttentionTile:
     query, value = kernel.buffers["query"], kernel.buffers["value"]
     width = max(int(query.shape[3]), int(value.shape[3]))
     rows, columns, warps, stages = _DEFAULTS[kernel.kind][width > 64]
+    if kernel.kind == "keys" and kernel.reads_pairs:
+        # A tile of a bias needs registers too: with 128 rows ptxas spills 392 bytes a thread.
+        rows = min(rows, 64)
     if width > 128 or query.dtype is torch.float32:
         rows, columns, stages = min(rows, 64), min(columns, 32 if width > 64 else 64), 2
     rows, columns = config.rows or rows, config.columns or columns
