@@ -100,8 +100,10 @@ def check(
     expected = torch.autograd.grad(wanted, sources, tangent.double())
     states = [*saved_tensors(parts, taken, [out], saved), tangent]
     found = run(parts.backward, states)
-    for got, exact in zip([out, *found], [wanted, *expected], strict=True):
-        assert got.dtype is given[0].dtype
+    dtypes = [given[0].dtype, *(given[n].dtype for n in places if given[n].requires_grad)]
+    results = zip([out, *found], [wanted, *expected], dtypes, strict=True)
+    for got, exact, dtype in results:
+        assert got.dtype is dtype
         scale = exact.nan_to_num(0.0).abs().max().clamp(1).item()
         torch.testing.assert_close(
             got.double(), exact, atol=tolerance * scale, rtol=tolerance, equal_nan=True
@@ -136,6 +138,18 @@ def test_rows_of_nan(program: Program, value: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_dtypes(dtype: torch.dtype) -> None:
     check(plain, inputs((3, ROWS, COLUMNS), dtype), 8 * torch.finfo(dtype).eps, True)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_wider_bias(learned: bool) -> None:
+    """As in T5 under autocast: bfloat16 products, and a bias of float32."""
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> Tensor:
+        return (q @ k.mT + b).softmax(-1).to(v.dtype) @ v
+
+    *low, _ = inputs((3, ROWS, COLUMNS), torch.bfloat16)
+    bias = inputs((3, ROWS, COLUMNS), torch.float32)[-1]
+    check(fn, [*low, bias], 8 * torch.finfo(torch.bfloat16).eps, learned)
 
 
 @pytest.mark.parametrize("shape", [(3, ROWS, COLUMNS), (2, 1, ROWS, COLUMNS)])

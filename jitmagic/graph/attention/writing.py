@@ -111,33 +111,30 @@ class _Writer:
             self.trains,
             any(isinstance(size, Size) for size in shapes),
         )
-        self._check_terms()
-        if self.bias.refusal:
-            self._check_generated(facts)
+        if refusal := self.bias.refusal or self._why_too_wide():
+            self._check_generated(facts, refusal)
             return ()
         kernels = row_of(spec.device).attention(facts)
         if not kernels:
             raise NotFusible("fused kernels are not faster at its size and dtype")
         return kernels
 
-    def _check_terms(self) -> None:
-        """Refuse biases that would be rounded to the dtype of the scores."""
+    def _why_too_wide(self) -> str:
+        """Return why torch's kernels would round biases, which they take in the scores' dtype."""
         wide = [spec_of(term.node).dtype for term in self.bias.terms]
-        if self.is_exact and any(
+        is_wide = any(
             torch.promote_types(one, self.found.dtype) != self.found.dtype for one in wide
-        ):
-            raise NotFusible("its bias has a wider dtype than its products")
+        )
+        return "its bias has a wider dtype than its products" if self.is_exact and is_wide else ""
 
-    def _check_generated(self, facts: AttentionFacts) -> None:
-        """Refuse what is not faster in kernels that are generated."""
+    def _check_generated(self, facts: AttentionFacts, refusal: str) -> None:
+        """Refuse what is not faster in kernels that are generated, or not as exact."""
         widths = self.found.query.shape[-1], self.found.value.shape[-1]
         is_filled = math.isfinite(self.bias.value)  # a row of nothing else has eager's mean
-        if (
-            is_filled
-            or not may_be_tiled(widths)
-            or not row_of(facts.device).generates_attention(facts)
-        ):
-            raise NotFusible(self.bias.refusal)
+        is_double = any(spec_of(term.node).dtype is torch.float64 for term in self.bias.terms)
+        generates = row_of(facts.device).generates_attention(facts)
+        if is_filled or is_double or not may_be_tiled(widths) or not generates:
+            raise NotFusible(refusal)
 
     def layout(self) -> tuple[int, ...]:
         """Return the order of (batch ..., row, feature) in which the result is contiguous."""
