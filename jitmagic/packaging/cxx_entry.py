@@ -22,7 +22,7 @@ from ..autograd.partition import partition
 from ..autograd.result import FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
 from ..autograd.symbolic_joint import trace_sized_joint
 from ..budget import within
-from ..codegen.plan import Call, KernelSource, Plan, PlanStep, Slot
+from ..codegen.plan import Call, Free, KernelSource, Plan, PlanStep, Slot
 from ..compile.executable import render_graph
 from ..compile.graph_passes import edit_captured, edit_joint, edit_parts
 from ..compile.lazy_backwards import stand_in_inputs
@@ -315,7 +315,9 @@ def _with_views(plan: Plan, parts: Partition) -> tuple[Plan, list[int]]:
         slots += made
     places = [slots[_place(output, plan.inputs)] for output in parts.outputs]
     assert None not in places
-    return replace(plan, steps=(*plan.steps, *calls)), places  # type: ignore[return-value]
+    # The views come after all other steps, so that no input is freed: the caller owns them here.
+    kept = [one for one in plan.steps if not (isinstance(one, Free) and one.slot < plan.inputs)]
+    return replace(plan, steps=(*kept, *calls)), places  # type: ignore[return-value]
 
 
 def _place(output: Output, inputs: int) -> int:

@@ -142,10 +142,10 @@ def test_results_of_a_recording_stay_where_they_are_for_the_next(cut):
         torch.testing.assert_close(call(x, w), program(x, w))
     (whole,) = cut
     first, _, last = whole.parts.replayers
-    (recording,) = last.recordings
     crossing = [n for n in range(last.plan.inputs) if n not in last.moving]
     assert len(crossing) >= 2  # the weight, and what the first part made
-    assert recording.replays == 7
+    # What is launched between may by chance be twice at one address before it moves.
+    assert last.replays == 7
     assert first.moving == {0}
 
 
