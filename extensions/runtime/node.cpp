@@ -272,7 +272,8 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
       values.push_back(absent.element.expand(absent.sizes));
     }
   }
-  const std::vector<char> still = ends ? still_read(parts) : std::vector<char>(saved.size(), 1);
+  if (!ends) return values;
+  const std::vector<char> still = still_read(parts);
   for (size_t i = 0; i < saved.size(); i++) {
     if (read[i] && !still[i]) saved[i].reset_data();
   }

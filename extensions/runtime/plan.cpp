@@ -103,7 +103,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   const Program& program = *reinterpret_cast<Executable*>(self)->program;
   const auto given = PyVectorcall_NARGS(nargsf);
   if (!check_arguments(program, args, given, names)) return nullptr;
-  if (misaligned(program, [args](int i) { return THPVariable_Unpack(args[i]); })) {
+  if (misaligned(program, [args](int i) -> const at::Tensor& { return THPVariable_Unpack(args[i]); })) {
     return PyObject_Vectorcall(reinterpret_cast<Executable*>(self)->otherwise, args, given, nullptr);
   }
   Frame frame;
@@ -161,7 +161,7 @@ bool run_owned(PyObject* graph, std::vector<at::Tensor>& arguments, std::vector<
   if (!Py_IS_TYPE(graph, &executable_type)) return false;
   const Program& program = *reinterpret_cast<Executable*>(graph)->program;
   if (arguments.size() != size_t(program.inputs) || results.size() != program.outputs.size()) return false;
-  if (misaligned(program, [&arguments](int i) { return arguments[size_t(i)]; })) return false;
+  if (misaligned(program, [&arguments](int i) -> const at::Tensor& { return arguments[size_t(i)]; })) return false;
   Frame frame;
   frame.slots.resize(program.slots);
   for (int i = 0; i < program.inputs; ++i) {

@@ -268,15 +268,16 @@ class TileLoops:
 
     # -- products and scores ---------------------------------------------------------------------
 
-    def start_total(self, op: str, prefix: str, *blocks: TileBlock, method: str = "") -> Total:
-        """Return an accumulator over blocks, started here; over two it is one of products, unless
-        `method` says otherwise.
+    def start_total(
+        self, op: str, prefix: str, *blocks: TileBlock, over: tuple[Axis, ...] = ()
+    ) -> Total:
+        """Return an accumulator over blocks, started here. `over`: the axes of the values that it
+        takes, if not the visited ones; over those, an accumulator over two blocks is of products.
         """
         var = self._new(prefix, torch.float32)
         tile = tuple(axis for block in blocks for axis in block.axes)
-        over = self.b.axes if method else self.visited.axes
-        method = method or ("dot" if len(blocks) > 1 else "plain")
-        total = Total(op, over, var.dtype, var, method=method, tile=tile)
+        method = "dot" if len(blocks) > 1 and not over else "plain"
+        total = Total(op, over or self.visited.axes, var.dtype, var, method=method, tile=tile)
         self.made.append(Start(total))
         return total
 

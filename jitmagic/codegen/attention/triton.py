@@ -93,8 +93,10 @@ class _Kernels(TileLoops):
 
     def body(self) -> Body:
         """Return the statements of a program."""
-        kinds = {"forward": self._forward, "query": self._query, "keys": self._keys}
-        {**kinds, "bias": self._bias}[self.kernel.kind]()
+        kinds = {
+            "forward": self._forward, "query": self._query, "keys": self._keys, "bias": self._bias,
+        }  # fmt: skip
+        kinds[self.kernel.kind]()
         return tuple(self.made)
 
     # -- forward ---------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ class _Kernels(TileLoops):
         is_masked = self.kernel.keeps is not None
         first = self.open_pair()
         self.made += [Open(block) for block in (self.e, self.e_down, self.f, self.f_down)]
-        total = self.start_total("sum", "acc", self.own, self.visited, method="plain")
+        total = self.start_total("sum", "acc", self.own, self.visited, over=self.b.axes)
         with self.sharing_heads(first):
             self.open_rows("query", "key", "value", "grad", "lse", "delta")
             self.compute_ahead(is_masked)

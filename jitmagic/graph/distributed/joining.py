@@ -76,7 +76,7 @@ class _Bucket:
 def join_collectives(
     gm: GraphModule, values: Values = MappingProxyType({}), exact: bool = True
 ) -> Joining:
-    """Return the graph with small collectives joined, or the graph itself if there are none.
+    """Return the graph with small collectives joined, or the graph itself if nothing can be.
 
     `values`: those of its symbols, ints or Sizes. `exact`: leave reductions alone whose result may
     depend on where in a message an element is.

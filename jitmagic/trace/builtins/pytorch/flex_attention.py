@@ -200,8 +200,8 @@ def _with_bias(
     if found is None or learned != [found[0]]:
         return form, captured
     place, axes = found
-    feeds = () if form.mask is None else form.mask.feeds
-    if axes not in _BIASES or ("captured", place) in feeds:
+    is_shared = form.mask is not None and ("captured", place) in form.mask.feeds
+    if axes not in _BIASES or is_shared:
         return form, captured
     bias = _tensor(lift(machine, captured[place]))
     shape = query.meta.shape[0], query.meta.shape[1], query.meta.shape[2], key.meta.shape[2]
