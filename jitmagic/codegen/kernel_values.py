@@ -56,7 +56,7 @@ class Total:
     of an argmax or argmin; `lost` the rounding error of a compensated sum. `relative` is beside a
     max the sum of exp(x - var) over the values x so far, without those that are -inf; beside a sum
     that of the squares of their differences from their mean, and then `count` is the number of
-    steps so far.
+    steps so far. `group`: as many neighbouring values of a max share one lane.
 
     On vectors var has lanes of its own, each of which accumulates. `method` is how: "plain",
     "blocks" for a sum of Joins with compensation, "ordered" for a product in ATen's order, "dot"
@@ -78,6 +78,7 @@ class Total:
     tile: tuple[Axis, ...] = ()
     relative: Var | None = None
     count: Var | None = None
+    group: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ PROGRAMS = [softmax, log_softmax, logsumexp, largest_and_copy]
 def test_one_loop_computes_a_maximum_and_the_sum_relative_to_it(fn, dtype, short_steps):
     for length in (40, 48, 61):
         text = check(fn, rows(length, dtype))
-        assert text.count("acc0, acc0_relative = add_exp(") == (2 if "_row = " in text else 1)
+        assert text.count("acc0, acc0_relative = add_exps(") == (2 if "_row = " in text else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -21,7 +21,7 @@ from ...symbols.symbolic_numbers import symbols_of
 from ..kernel import TileBlock
 from ..loop_structure import Structure
 
-__all__ = ["BLOCK", "aligned_block"]
+__all__ = ["BLOCK", "WIDEST", "aligned_block"]
 
 WIDEST = 16  # bytes of the widest load of a thread
 BLOCK = 2048  # elements: 276 us, where 8192 took 382 because more of a row is masked

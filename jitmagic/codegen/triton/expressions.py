@@ -35,7 +35,6 @@ from ..kernel import (
 from .addresses import TileAddresses
 from .draws import draw_text
 from .ops import (
-    APPROXIMATE,
     INFIX,
     WIDE,
     cast_text,
@@ -180,8 +179,10 @@ class TritonExpressions(TileAddresses):
         that of rounding a result to 16 bits at least 5e-4.
         """
         match node:
-            case Approximate(op):
-                return APPROXIMATE[op].format(*self.operands(node))
+            case Approximate("exp2", (x,)):
+                return f"{self.helper('flushed_exp2')}({self.value(x)})"
+            case Approximate("truediv", (a, b)):
+                return f"tl.fdiv({self.value(a)}, {self.value(b)})"
             case Compute() if not self.is_half:
                 return None
             case Compute("add", (Compute("erf", (x,)), Constant(1.0))):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...lazy_dataclass import replace
-from ...loops.expr import Axis, AxisVar, Integer
+from ...loops.expr import Axis, AxisVar, Integer, coefficient
 from ...loops.free_axes import value_axes
 from ...loops.ir import Buffer, Compute, IndexValue, Load, Reduction, Scan, Value, walk
 from ...loops.ir import Store as NestStore
@@ -51,6 +51,7 @@ from ..kernel import (
 from ..loop_form import Accumulated, Body, LoopBuilder, params_of, position_in
 from ..loop_structure import Pass, Structure, picks_of, scans_of
 from ..products.tensor_cores import dot_operands
+from .aligned_rows import WIDEST
 from .ops import WIDE
 from .relative_sums import related_sum, with_relative_sums
 from .tile import Tile
@@ -351,7 +352,21 @@ class _TileLoops(LoopBuilder):
         return Total(
             node.op, node.axes, dtype, Var(name, dtype), at, lost,
             tile=tile, relative=relative, count=number,
+            group=1 if relative is None or number is not None else self._group_of(node, block),
         )  # fmt: skip
+
+    def _group_of(self, node: Reduction, block: TileBlock | None) -> int:
+        """Return how many neighbouring values of a row one thread loads at once. They share the
+        factor for the maximum before: 153 instructions for 16 values of bfloat16, not 266.
+        """
+        if block is None or self.tile.rank > 1:
+            return 1
+        along = [
+            each.dtype.itemsize
+            for each in walk((node.value,))
+            if isinstance(each, Load) and coefficient(each.index[0], block.axes[-1]) == 1
+        ]
+        return min(WIDEST // min(along, default=WIDEST), block.size)
 
 
 def _counted(each: Statement, block: TileBlock) -> Statement:

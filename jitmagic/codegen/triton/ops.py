@@ -25,7 +25,6 @@ from ...operators.scalar import SCALARS, line_of
 from .device_functions import HELPERS, PROPAGATE_NAN
 
 __all__ = [
-    "APPROXIMATE",
     "INFIX",
     "TL_DTYPES",
     "WIDE",
@@ -104,7 +103,6 @@ _FLOAT: Mapping[str, str] = {
     "remainder": "remainder_float({0}, {1})",
     "logaddexp": "combine_logsumexp({0}, {1})",
 }
-APPROXIMATE: Mapping[str, str] = {"exp2": "tl.exp2({0})", "truediv": "tl.fdiv({0}, {1})"}
 _SINGLE: Mapping[str, str] = {
     "truediv": "tl.div_rn({0}, {1})",
     "reciprocal": f"tl.div_rn({_ONE}, {{0}})",

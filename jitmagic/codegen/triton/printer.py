@@ -159,7 +159,7 @@ class TritonText(ProgramText):
         if total.method == "dot":
             self.line(f"{held} = tl.zeros({self.shape(self.blocks_over(total.tile))}, tl.float32)")
             return
-        shape = self.shape(self.blocks_over(total.tile))
+        shape = self.lanes_of(total)
         start = typed(identity(total.op, dtype), dtype, shape)
         self.line(f"{held} = {start}")
         if total.at is not None:
@@ -173,6 +173,14 @@ class TritonText(ProgramText):
         if total.count is not None:
             self.axes[total.count] = frozenset()
             self.line(f"{total.count.name} = {typed(0, dtype)}")
+
+    def lanes_of(self, total: Total) -> str:
+        """Return the shape of accumulators, one for each group of values along the last block."""
+        blocks = self.blocks_over(total.tile)
+        if total.group == 1:
+            return self.shape(blocks)
+        (size,) = (block.size for block in blocks if block.size > 1)
+        return f"[{size // total.group}]"
 
     def accumulate(self, total: Total, value: Value, position: Expr | None) -> None:
         """Accumulate the next value of each lane."""
@@ -194,6 +202,15 @@ class TritonText(ProgramText):
     def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
         """Accumulate a value and its share of a sum relative to what was before."""
         held = [v.name for v in (total.var, total.relative) if v is not None]
+        if total.op == "max":
+            self.helper("flushed_exp2")
+        if total.group > 1:
+            self.helper("combine_max")
+            values = self.spread(self.value(value), self.blocks_over(total.tile))
+            values = f"tl.reshape({values}, {self.lanes_of(total)[:-1]}, {total.group}])"
+            code = f"{self.helper('add_exps')}({', '.join(held)}, {values}, {self.tile.rank})"
+            self.line(f"{', '.join(held)} = {code}")
+            return
         count = [] if total.count is None else [total.count.name]
         function = self.helper("add_exp" if total.op == "max" else "add_square")
         mask = None if block is None else self.scope.masks.get(block)
