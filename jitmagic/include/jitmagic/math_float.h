@@ -55,20 +55,25 @@ template <class R> JM_INLINE R scale(R a, R n) {
 }
 
 template <class R> struct Reduced {
-    R n, r;
+    R n, r, power;   // power: 2^n, if n is in [-126, 127]
 };
-// x = n ln2 + r, |r| <= ln2 / 2
+// x = n ln2 + r, |r| <= ln2 / 2. The sum with 1.5 * 2^23 rounds, and has n + 127 in its last bits.
 template <class R> JM_INLINE Reduced<R> by_ln2(R x) {
-    R n = reg::round<reg::nearest>(x * 0x1.715476p+0f);
-    return {n, fma(n, R{} + 0x1.05c610p-29f, fma(n, R{} - 0x1.62e430p-1f, x))};
+    constexpr float shift = 0x1.8p+23f + 127.0f;
+    R shifted = fma(x, R{} + 0x1.715476p+0f, R{} + shift), n = shifted - shift;
+    R r = fma(n, R{} + 0x1.05c610p-29f, fma(n, R{} - 0x1.62e430p-1f, x));
+    return {n, r, (R)((words<R>)shifted << 23)};
 }
 
 template <class R> JM_INLINE R exp_small(R x) {   // |x| < 105
-    auto [n, r] = by_ln2(x);
+    auto [n, r, power] = by_ln2(x);
     // (e^r - 1 - r) / r^2, 2^-28.2
     R q = poly(r, R{} + 0x1.6ab77ap-10f, 0x1.123dcep-7f, 0x1.555860p-5f, 0x1.55548cp-3f,
                0x1.fffffcp-2f);
-    return scale(fma(q, r * r, r) + 1.0f, n);
+    R e = fma(q, r * r, r) + 1.0f;
+    // AVX2: 0.7 of the time of `scale` for all, which takes eight instructions.
+    if (JM_AVX512 || __builtin_expect(any_lane<R>(magnitude(n) > 125.0f), 0)) return scale(e, n);
+    return e * power;
 }
 template <class R> JM_INLINE R exp(R x) { return exp_small(at_least(at_most(x, 89.0f), -105.0f)); }
 
@@ -84,13 +89,12 @@ template <class R> JM_INLINE R exp2(R x) {
 
 template <class R> JM_INLINE R expm1(R x) {
     R clamped = at_least(at_most(x, 89.0f), -18.0f);
-    auto [n, r] = by_ln2(clamped);
+    auto [n, r, power] = by_ln2(clamped);
     // (e^r - 1 - r) / r^2, 2^-29.7
     R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f,
                0x1.555554p-3f, 0.5f);
     R t = fma(q, r * r, r);   // e^r - 1
-    R half_scale =
-        (R)((__builtin_convertvector(n, ints<R>) + 126) << 23);   // 2^(n-1): 2^128 would overflow
+    R half_scale = (R)((words<R>)power - (1u << 23));   // 2^(n-1): 2^128 would overflow
     R out = fma(t, half_scale, half_scale - 0.5f);
     return with_sign(out + out, x);   // keeps -0
 }
@@ -103,12 +107,11 @@ template <class R> JM_INLINE R over_sum(R top, R big, R small) {
 
 template <class R> JM_INLINE R tanh(R x) {
     R a = at_most(magnitude(x), 10.0f);
-    auto [n, r] = by_ln2(a + a);
+    auto [n, r, power] = by_ln2(a + a);
     R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f,
                0x1.555554p-3f, 0.5f);
     R t = fma(q, r * r, r);
-    R s = (R)((__builtin_convertvector(n, ints<R>) + 127) << 23);
-    R em1 = fma(t, s, s - 1.0f);   // e^(2a) - 1
+    R em1 = fma(t, power, power - 1.0f);   // e^(2a) - 1
     return with_sign(over_sum(em1, R{} + 2.0f, em1), x);
 }
 
