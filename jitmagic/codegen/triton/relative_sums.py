@@ -2,7 +2,7 @@
 
 In: the passes of a nest, the blocks of its inner axes. Out: passes in which such a sum is beside
 its maximum or sum, and for each moved one how it is computed. Softmax over 16 rows of 2 million
-float32 then reads them twice instead of three times: 7.0 times eager's speed on an H200, not 5.15.
+float32 then reads them twice instead of three times: 7.4 times eager's speed on an H200, not 5.15.
 """
 
 from __future__ import annotations
