@@ -53,10 +53,12 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """xdist is there: it asks."""
+    """Return ours, unless `--dist` asks for another: ours has one process for all of tests/device,
+    of which `--dist worksteal` makes as many as `-n` says.
+    """
     from tests.scheduling import ByFile
 
-    return ByFile(config, log)
+    return ByFile(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
