@@ -227,9 +227,10 @@ def test_a_bias_in_training(shape: tuple[int, ...], learned: bool, mode: str) ->
     exact = outcome_of(fn, torch.float64)
     for _ in range(1 if mode == "default" else 4):
         got, eager = outcome_of(tagged, torch.bfloat16), outcome_of(fn, torch.bfloat16)
-        assert got[0].stride() == eager[0].stride()
-        for one, two, three in zip(got, eager, exact, strict=True):
+        for place, (one, two, three) in enumerate(zip(got, eager, exact, strict=True)):
             assert (one.shape, one.dtype) == (two.shape, two.dtype)
+            if place != 2:  # the gradient of k is transposed in eager, and contiguous from a kernel
+                assert one.stride() == two.stride()
             assert error(one, three) <= 1.5 * error(two, three) + 1e-6
     assert counts_of(tagged).graphs == 1
 

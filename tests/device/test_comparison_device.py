@@ -51,7 +51,10 @@ def test_calls_take_turns_and_agree(measured: None) -> None:
     handle = handle_of(tagged)
     assert handle is not None
     record = next(r for r in handle.journal.records if r.measured is not None)
-    assert min(record.measured.compiled, record.measured.eager) > 0 and record.measured.calls > 0
+    assert (
+        min(record.measured.compiled, record.measured.eager) > 0
+        and record.measured.calls >= comparison._TO_KEEP_CLEARLY
+    )
 
 
 def test_a_recording_of_the_users_holds_compiled_code_alone(measured: None) -> None:
