@@ -71,7 +71,7 @@ template <class R> JM_INLINE R exp_small(R x) {   // |x| < 105
     R q = poly(r, R{} + 0x1.6ab77ap-10f, 0x1.123dcep-7f, 0x1.555860p-5f, 0x1.55548cp-3f,
                0x1.fffffcp-2f);
     R e = fma(q, r * r, r) + 1.0f;
-    // AVX2: 0.7 of the time of `scale` for all, which takes eight instructions.
+    // AVX2: exp takes 0.63 to 0.8 of the time with `scale` for all, which is eight instructions.
     if (JM_AVX512 || __builtin_expect(any_lane<R>(magnitude(n) > 125.0f), 0)) return scale(e, n);
     return e * power;
 }
