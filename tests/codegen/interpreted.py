@@ -78,6 +78,7 @@ def _serve() -> None:
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # of numpy: inf - inf and the like
     _replace_libdevice()
+    _replace_instructions()
     _quicken_reductions()
     _round_to_bfloat16()
     _keep_assertions()
@@ -166,10 +167,19 @@ def _replace_libdevice() -> None:
     ).split():
         setattr(libdevice, name, torch_op(getattr(torch, name)))
     libdevice.nearbyint = torch_op(torch.round)
-    exp2 = torch_op(torch.exp2)  # as the one instruction that kernels name
-    tl.inline_asm_elementwise = lambda asm, constraints, args, dtype, is_pure, pack: exp2(*args)
     # torch's vectorised fmod gives up where the quotient overflows
     libdevice.fmod = torch_op(lambda a, b: torch.from_numpy(np.fmod(a.numpy(), b.numpy())))
+
+
+def _replace_instructions() -> None:
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    def instruction(asm: str, constraints: str, args: list[Any], *_: Any, **__: Any) -> Any:
+        assert asm == "ex2.approx.ftz.f32 $0, $1;", asm
+        return libdevice.exp2(*args)
+
+    tl.inline_asm_elementwise = instruction
 
 
 def _quicken_reductions() -> None:

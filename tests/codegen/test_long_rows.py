@@ -142,6 +142,19 @@ def test_variances_of_columns(short_steps, monkeypatch):
     assert "_parts1(" not in text
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_maximum_of_columns_and_the_sum_relative_to_it(dtype, short_steps, monkeypatch):
+    monkeypatch.setattr(triton_tile, "STEP_STRIDED", 128)
+
+    def fn(x):
+        wide = x.float() if x.dtype is torch.bfloat16 else x
+        largest = wide.amax(0)
+        return largest, (wide - largest).exp().sum(0)
+
+    text = check(fn, rows(240, dtype).mT.contiguous())
+    assert text.count("acc0, acc0_relative = add_exp(") == 1
+
+
 def test_a_sum_relative_to_another_maximum_has_its_own_loop(short_steps):
     def fn(x, y):
         return (x - y.amax(-1, keepdim=True)).exp().sum(-1)

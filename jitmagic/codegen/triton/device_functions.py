@@ -1,17 +1,19 @@
 """Tabulates the device functions that Triton kernels call, each as its text.
 
-HELPERS has them by name; those that a module's kernels name are written above them.
+HELPERS has them by name, after those that they call; `called` has the texts that are written
+above a module's kernels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
-__all__ = ["HELPERS", "PROPAGATE_NAN"]
+__all__ = ["HELPERS", "PROPAGATE_NAN", "called"]
 
 PROPAGATE_NAN = "propagate_nan=tl.PropagateNan.ALL"
-LOG2_E = 1.4426950408889634
+_LOG2_E = 1.4426950408889634
 _MORE = """\
     quotient = libdevice.floor(whole)
     quotient = tl.where(whole - quotient > 0.5, quotient + 1.0, quotient)
@@ -90,20 +92,21 @@ def flushed_exp2(x):
 def add_exp(largest, total, value):
     # the maximum so far, and the sum of exponentials relative to it
     rest = value - largest
-    factor = flushed_exp2(tl.abs(rest) * -{LOG2_E})
+    factor = flushed_exp2(tl.abs(rest) * -{_LOG2_E})
     joined = tl.where(rest > 0, total * factor + 1.0, total + factor)
     joined = tl.where(value == float("-inf"), total, joined)
     return tl.maximum(largest, value, {PROPAGATE_NAN}), joined""",
     "add_exps": f"""\
 @triton.jit
-def add_exps(largest, total, values, axis: tl.constexpr):
-    # add_exp of several values for each lane
-    after = tl.reduce(values, axis, combine_max)
-    after = tl.maximum(largest, after, {PROPAGATE_NAN})
+def add_exps(largest, total, values):
+    # the same of several values for each lane, which are neighbours
+    lanes: tl.constexpr = largest.shape[0]
+    values = tl.reshape(values, [lanes, values.shape[0] // lanes])
+    after = tl.maximum(largest, tl.reduce(values, 1, combine_max), {PROPAGATE_NAN})
     base = tl.where(tl.abs(after) == float("inf"), 0.0, after)
-    terms = flushed_exp2((values - tl.expand_dims(base, axis)) * {LOG2_E})
-    faded = total * flushed_exp2((largest - base) * {LOG2_E})
-    return after, faded + tl.sum(terms, axis)""",
+    terms = flushed_exp2((values - base[:, None]) * {_LOG2_E})
+    faded = total * flushed_exp2((largest - base) * {_LOG2_E})
+    return after, faded + tl.sum(terms, 1)""",
     "add_square": """\
 @triton.jit
 def add_square(total, squares, count, value):
@@ -216,3 +219,12 @@ def combine_prod(a, b):
     "first_argmax": _EXTREME.format(name="argmax", sign=">"),
     "first_argmin": _EXTREME.format(name="argmin", sign="<"),
 }
+
+
+def called(names: Iterable[str]) -> list[str]:
+    """Return the texts of device functions and of those that they call."""
+    wanted = {*names}
+    for name, text in reversed([*HELPERS.items()]):
+        if name in wanted:
+            wanted.update(re.findall(r"\w+", text))
+    return [text for name, text in HELPERS.items() if name in wanted]

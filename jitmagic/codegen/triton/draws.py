@@ -27,7 +27,6 @@ def draw_text(text: TileOffsets, node: Compute) -> str:
     assert isinstance(place, IndexValue)
     facts = ", ".join(str(each.value) for each in numbers if isinstance(each, Constant))
     key = f"{text.value(seed)}, {text.value(offset)}"
-    text.helper("philox_four")
     block = _block_of_runs(text, place.expr)
     if block is None:
         return f"{text.helper('philox_bits')}({key}, {text.index(place.expr)}, {facts})"

@@ -342,6 +342,7 @@ class _TileLoops(LoopBuilder):
         at = lost = None
         relative = Var(f"{name}_relative", dtype) if is_beside else None
         number = Var(f"{name}_count", dtype) if is_beside and node.op == "sum" else None
+        group = self._group_of(node, block) if is_beside and node.op == "max" else 1
         steps: Dimension = extent_of(node.axes) if block is None else block.count
         if node.op in ("argmax", "argmin"):
             at = Var(f"{name}_at", torch.int64 if self.tile.wide else torch.int32)
@@ -351,8 +352,7 @@ class _TileLoops(LoopBuilder):
         tile = tuple(axis for axis in order if axis in axes)
         return Total(
             node.op, node.axes, dtype, Var(name, dtype), at, lost,
-            tile=tile, relative=relative, count=number,
-            group=1 if relative is None or number is not None else self._group_of(node, block),
+            tile=tile, relative=relative, count=number, group=group,
         )  # fmt: skip
 
     def _group_of(self, node: Reduction, block: TileBlock | None) -> int:

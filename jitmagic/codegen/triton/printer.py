@@ -202,17 +202,9 @@ class TritonText(ProgramText):
     def relate(self, total: Total, value: Value, block: TileBlock | None) -> None:
         """Accumulate a value and its share of a sum relative to what was before."""
         held = [v.name for v in (total.var, total.relative) if v is not None]
-        if total.op == "max":
-            self.helper("flushed_exp2")
-        if total.group > 1:
-            self.helper("combine_max")
-            values = self.spread(self.value(value), self.blocks_over(total.tile))
-            values = f"tl.reshape({values}, {self.lanes_of(total)[:-1]}, {total.group}])"
-            code = f"{self.helper('add_exps')}({', '.join(held)}, {values}, {self.tile.rank})"
-            self.line(f"{', '.join(held)} = {code}")
-            return
         count = [] if total.count is None else [total.count.name]
-        function = self.helper("add_exp" if total.op == "max" else "add_square")
+        of_max = "add_exps" if total.group > 1 else "add_exp"
+        function = self.helper(of_max if total.op == "max" else "add_square")
         mask = None if block is None else self.scope.masks.get(block)
         made = held if mask is None else [f"{name}_next" for name in held]
         code = f"{function}({', '.join([*held, *count])}, {self.value(value)})"

@@ -38,7 +38,7 @@ from ..products.matrix_vector import is_matrix_vector, vector_candidates, vector
 from ..products.tensor_cores import dot_candidates, dot_product_in, dot_tile
 from ..text import argument_names, comment_lines
 from .candidates import tile_candidates
-from .device_functions import HELPERS
+from .device_functions import HELPERS, called
 from .loops import tile_kernel
 from .ops import TL_DTYPES
 from .printer import STYLE, TritonText
@@ -120,8 +120,7 @@ class TritonRenderer:
             if whole := _multiples(kernel):
                 multiples[nest.name] = tuple(sizes[kernel.symbols.index(s)] for s in whole)
         body = "\n\n\n".join(functions)
-        called = [f"{text}\n" for name, text in HELPERS.items() if name in helpers]
-        parts = [_HEAD, *called, body]
+        parts = [_HEAD, *(f"{text}\n" for text in called(helpers)), body]
         text = "\n\n".join(parts) + "\n"
         return KernelSource(self.language, text, symbols, grids, numbers, multiples)
 
